@@ -1,0 +1,42 @@
+# Everything a person does here is one of these words. `make demo` first.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+
+.PHONY: help setup demo test check bench format lock clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
+
+setup: $(VENV)/ready ## install everything into .venv (the other words do this themselves)
+
+$(VENV)/ready: pyproject.toml requirements.lock requirements-java.lock scripts/setup
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup
+
+demo: setup ## generate journals with faults in them, and read them exactly once with Spark
+	@$(RUN)/penstock demo
+
+test: setup ## every test, the slow ones too
+	@$(RUN)/python -m pytest
+
+check: setup ## format, lint, types and the fast tests: under three minutes
+	@$(RUN)/ruff format --check .
+	@$(RUN)/ruff check .
+	@$(RUN)/mypy
+	@$(RUN)/python -m pytest -m "not slow"
+
+bench: setup ## every benchmark, ours beside the peer's
+	@$(RUN)/python -m bench all
+
+format: setup ## rewrite the source in the house format
+	@$(RUN)/ruff format .
+	@$(RUN)/ruff check --fix .
+
+lock: setup ## resolve the dependencies anew (the lock names no registry)
+	@$(RUN)/uv pip compile pyproject.toml --universal --group dev --extra spark --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade -q -o requirements.lock
+	@$(RUN)/uv pip compile pyproject.toml --universal --extra java --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-package penstock --custom-compile-command "make lock" --upgrade -q -o requirements-java.lock
+
+clean: ## remove what the other words made
+	@rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse

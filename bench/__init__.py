@@ -1,0 +1,1 @@
+"""Benchmarks of ours beside a peer's: `python -m bench NAME`."""

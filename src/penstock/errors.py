@@ -1,0 +1,33 @@
+"""Every error Penstock raises, split by who must act on it.
+
+All of them pickle (Spark ships them between processes): an error's `args` are its fields, and its
+message is made from them when it is shown.
+"""
+
+
+class PenstockError(Exception):
+    """The root: catch this to catch everything Penstock raises on purpose."""
+
+
+class ConfigurationError(PenstockError):
+    """An option, schema, name or selector is wrong. The caller changes it and tries again."""
+
+
+class LocalProtocolError(PenstockError):
+    """This process used Penstock in an order the protocol forbids. Fix the calling code."""
+
+
+class RemoteProtocolError(PenstockError):
+    """Another process wrote or sent what the protocol forbids. Look at that process."""
+
+
+class CorruptStorageError(PenstockError):
+    """Stored bytes are not what was written. Restore them from a copy; nothing was returned."""
+
+
+class CommitFailedError(PenstockError):
+    """The transaction is not committed and never will be. It is safe to run it again."""
+
+
+class CommitStateUnknownError(PenstockError):
+    """The transaction may or may not be committed. Do not run it again before `recover()` tells."""

@@ -1,0 +1,51 @@
+"""Journals: append-only lists of documents that many processes write in transactions.
+
+Read in this order: collection.py (what is written), rows.py (users' rows made fit), frames.py
+(their bytes), store.py (what a store can do), file/ (the store on a disk), producer.py and
+transaction.py (writing), recovery.py (after a crash), cut.py and documents.py (reading once).
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from pathlib import Path
+
+from penstock.errors import ConfigurationError
+from penstock.journal.collection import Collection
+from penstock.journal.file.store import SEGMENT_BYTES_MAX, FileStore
+from penstock.journal.opened import OpenStore
+
+__all__ = ["open_store", "Collection", "OpenStore"]
+
+
+def open_store(
+    url: str | Path,
+    *,
+    durability: str = "synced",
+    create: bool = True,
+    segment_bytes_max: int = SEGMENT_BYTES_MAX,
+) -> OpenStore:
+    """Opens a store by its address, `file:///data/journals` or a plain path; makes it if missing.
+
+    `durability="synced"`: what an append returned for survives a power cut. `"buffered"`: it
+    survives the death of the process, and is faster on slow disks.
+    """
+    text = str(url)
+    parsed = urllib.parse.urlsplit(text)
+    if parsed.scheme == "file":
+        if parsed.netloc not in ("", "localhost"):
+            raise ConfigurationError(
+                f"{text!r} names the machine {parsed.netloc!r}; write three slashes: "
+                f"file:///{parsed.netloc}{parsed.path}"
+            )
+        folder = Path(urllib.parse.unquote(parsed.path))
+    elif parsed.scheme and "://" in text:
+        raise ConfigurationError(f"{text!r}: stores of kind {parsed.scheme!r} are not known; file is")
+    else:
+        folder = Path(text)
+    return FileStore(
+        folder.absolute(),
+        durability=durability,
+        segment_bytes_max=segment_bytes_max,
+        create=create,
+    )

@@ -1,0 +1,155 @@
+"""A cut: up to where each journal is read, and which commits of each producer count.
+
+A cut never shows a part of a transaction, although journals are probed one after the other while
+producers go on. A transaction whose ACKs may lie on both sides of the probes is hidden in all
+journals, and with it what the same producer committed there after it. These are the steps:
+
+    1  the write heads of now: whatever begins later lies behind them
+    2  every producer's touches, then its completed clock. All transactions up to that clock
+       were acknowledged everywhere before this moment, so they lie below the heads of step 3
+    3  the write heads again: these are the ends of the cut. Producers that came since step 2
+       have no completed clock that counts
+    4  between where an uncompleted transaction can begin (its touch, or the head of step 1) and
+       the end, ACKs above the completed clock are looked for: the producer's commits from that
+       clock on are hidden in that journal
+
+In step 2 the touches come first: read the other way round, a transaction could be over by the
+time its touches are read, and its ACKs be looked for too late in the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from penstock.errors import ConfigurationError
+from penstock.frontier import Frontier, describe_unresolved, from_json
+from penstock.ids import CLOCK_MAX, CLOCK_NONE, Kind, clock_from_datetime
+from penstock.journal.errors import ProducerFencedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.journal.store import JournalStore, ProducerRecord
+
+AsOf: TypeAlias = datetime.datetime | Frontier | None
+"""A moment, a frontier, or everything there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCut:
+    """The part of a journal that counts: rows [begin, end), of these the documents whose commit
+    clock is at most `commit_max`, or the producer's own limit where it has one."""
+
+    journal: str
+    begin: int
+    end: int
+    commit_max: int = CLOCK_MAX
+    limits: Mapping[int, int] = field(default_factory=dict)
+
+    def limit(self, producer: int) -> int:
+        return self.limits.get(producer, self.commit_max)
+
+
+def take_cut(
+    store: JournalStore, journals: Sequence[str], as_of: AsOf = None, binding: int = 0
+) -> list[JournalCut]:
+    """The cut of these journals. Take one for all journals that are to be seen together."""
+    if isinstance(as_of, Frontier):
+        return [_at_frontier(store, journal, as_of, binding) for journal in journals]
+    commit_max = CLOCK_MAX if as_of is None else clock_from_datetime(as_of)
+    heads = {journal: store.probe(journal).write_head for journal in journals}  # step 1
+    known = _records(store)  # step 2
+    probes = {journal: store.probe(journal) for journal in journals}  # step 3
+    completed = {record.producer.int64: record.completed for record in known if not record.settled}
+    strangers = {ledger.producer.int64 for ledger in store.ledgers()}
+    strangers -= {record.producer.int64 for record in known}
+    completed.update(dict.fromkeys(strangers, CLOCK_NONE))
+    touched: dict[str, int] = {}
+    for record in known:
+        for touch in record.touches:
+            touched[touch.journal] = min(touch.offset, touched.get(touch.journal, touch.offset))
+    cuts = []
+    for journal, probe in probes.items():  # step 4
+        begin = max(min(heads[journal], touched.get(journal, CLOCK_MAX)), probe.first_kept)
+        hidden = _hidden_from(store, journal, begin, probe.write_head, completed)
+        limits = {producer: min(clock - 1, commit_max) for producer, clock in hidden.items()}
+        cuts.append(JournalCut(journal, probe.first_kept, probe.write_head, commit_max, limits))
+    return cuts
+
+
+def parse_as_of(text: str) -> AsOf:
+    """Reads an option: a frontier as JSON, or a moment like 2026-11-15T20:00:00+00:00."""
+    if text.lstrip().startswith("{"):
+        return from_json(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"as_of {text!r} is neither a moment (2026-11-15T20:00:00+00:00) nor a frontier's JSON"
+        ) from None
+    if moment.tzinfo is None:
+        raise ConfigurationError(f"as_of {text!r} has no time zone; write for example {text}+00:00")
+    return moment
+
+
+def _at_frontier(
+    store: JournalStore, journal: str, frontier: Frontier, binding: int
+) -> JournalCut:
+    if frontier.unresolved_hints:
+        raise ConfigurationError(
+            "this frontier would show a part of a transaction:\n" + describe_unresolved(frontier)
+        )
+    probe = store.probe(journal)
+    found = frontier.journal(journal, binding)
+    entries = () if found is None else found.producers
+    ahead = max((abs(entry.offset) for entry in entries), default=0)
+    if ahead > probe.write_head:
+        raise ConfigurationError(
+            f"the frontier is at offset {ahead} of {journal}, which ends at {probe.write_head}: "
+            "it belongs to another store"
+        )
+    limits = {entry.producer.int64: entry.last_commit for entry in entries}
+    return JournalCut(journal, probe.first_kept, probe.write_head, CLOCK_NONE, limits)
+
+
+def _records(store: JournalStore) -> list[ProducerRecord]:
+    records = []
+    for ledger in store.ledgers():
+        # One that is forgotten just now was settled long ago: it is acknowledged everywhere.
+        with contextlib.suppress(ProducerFencedError):
+            records.append(ledger.record())
+    return records
+
+
+def _hidden_from(
+    store: JournalStore, journal: str, begin: int, end: int, completed: Mapping[int, int]
+) -> dict[int, int]:
+    """For each producer with an uncompleted transaction acknowledged in [begin, end): its clock.
+
+    An ACK commits if it comes after documents of its span and none of them is later than it;
+    the ACK of a rollback repeats an older clock.
+    """
+    hidden: dict[int, int] = {}
+    latest: dict[int, int] = {}
+    if begin >= end or not completed:
+        return hidden
+    for batch in store.read(journal, begin, end, columns=()):
+        for producer in np.unique(batch.producers).tolist():
+            if producer not in completed:
+                continue
+            rows = np.flatnonzero(batch.producers == producer)
+            kinds, clocks = batch.flags[rows] & 3, batch.clocks[rows]
+            # Up to each row, the latest CONTINUE clock of the span.
+            spans = np.where(kinds & Kind.CONTINUE, clocks, 0).astype(np.uint64)
+            highest = np.maximum.accumulate(spans)
+            for row in np.flatnonzero(kinds == Kind.ACK).tolist():
+                clock, span = int(clocks[row]), max(int(highest[row]), latest.get(producer, 0))
+                if clock > completed[producer] and 0 < span <= clock:
+                    hidden[producer] = min(clock, hidden.get(producer, clock))
+            latest[producer] = max(int(highest[-1]), latest.get(producer, 0))
+    return hidden

@@ -1,0 +1,93 @@
+"""What can go wrong with journals, and who must act."""
+
+from __future__ import annotations
+
+from penstock.errors import (
+    ConfigurationError,
+    CorruptStorageError,
+    LocalProtocolError,
+    PenstockError,
+)
+
+
+class UnknownCollectionError(ConfigurationError):
+    """The store has no such collection. Create it, or correct the name."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name, self.known = name, known
+
+    def __str__(self) -> str:
+        there = ", ".join(self.known[:10]) or "none yet"
+        return f"there is no collection {self.name!r} in this store; it has: {there}"
+
+
+class UnknownJournalError(ConfigurationError):
+    """The store has no such journal. It may have been deleted."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        self.journal = journal
+
+    def __str__(self) -> str:
+        return f"there is no journal {self.journal!r}; list them with `penstock journals`"
+
+
+class IncompatibleSchemaError(ConfigurationError):
+    """A schema change would break documents already written. Only add nullable columns."""
+
+
+class BadRowsError(ConfigurationError):
+    """Rows do not fit the collection. Nothing of that append was written: mend and append again."""
+
+    def __init__(self, collection: str, row: int | None, column: str | None, reason: str) -> None:
+        super().__init__(collection, row, column, reason)
+        self.collection, self.row, self.column, self.reason = collection, row, column, reason
+
+    def __str__(self) -> str:
+        row = "" if self.row is None else f" row {self.row},"
+        column = "" if self.column is None else f" column {self.column!r},"
+        place = (row + column).rstrip(",")
+        return f"rows refused for collection {self.collection!r}:{place and place + ':'} {self.reason}"
+
+
+class OffsetDroppedError(PenstockError):
+    """A read starts below the first kept offset: retention dropped those rows. Start later."""
+
+    def __init__(self, journal: str, asked: int, first_kept: int) -> None:
+        super().__init__(journal, asked, first_kept)
+        self.journal, self.asked, self.first_kept = journal, asked, first_kept
+
+    def __str__(self) -> str:
+        return (
+            f"{self.journal}: offset {self.asked} was asked for, but retention has dropped "
+            f"everything below {self.first_kept}; start at {self.first_kept} or later"
+        )
+
+
+class CorruptJournalError(CorruptStorageError):
+    """Bytes of a journal are not what was written. Restore the named segment from a copy."""
+
+    def __init__(self, journal: str, segment: str, position: int, reason: str) -> None:
+        super().__init__(journal, segment, position, reason)
+        self.journal, self.segment, self.position, self.reason = journal, segment, position, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.journal}: segment {self.segment} is damaged at byte {self.position}: "
+            f"{self.reason}; nothing from there on was returned. Restore the segment from a copy"
+        )
+
+
+class ProducerFencedError(LocalProtocolError):
+    """This producer was fenced, closed or forgotten, and may never write again. Open a new one."""
+
+    def __init__(self, producer: str) -> None:
+        super().__init__(producer)
+        self.producer = producer
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer} was fenced, closed or forgotten and cannot write again; "
+            "its committed documents stand. Open a new producer"
+        )

@@ -1,0 +1,96 @@
+"""A journal's head: three small records in one file, each replaced whole.
+
+`written` says where the last append ended, `synced` what of it is durable, `kept` where the
+journal begins after retention. Readers take no lock: a record read while it is being replaced
+fails its checksum and is read again.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import google_crc32c
+
+from penstock.errors import CorruptStorageError
+
+_RECORD: Final = struct.Struct("<QQQ4xI")
+_WRITTEN_AT, _SYNCED_AT, _KEPT_AT, _HEAD_BYTES = 0, 64, 128, 192
+_READ_TRIES_MAX: Final = 200
+"""A record is replaced in a microsecond or so; 200 failing reads mean damage, not bad luck."""
+
+
+class DamagedHeadError(CorruptStorageError):
+    """A head record fails its checksum. The journal rebuilds it from its segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An end of the journal: the segment it lies in, the byte there, and the row offset."""
+
+    segment: int
+    bytes: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    first_offset: int
+    suspended: bool
+
+
+class Head:
+    """The open head file of one journal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def written(self) -> Position:
+        return Position(*self._read(_WRITTEN_AT))
+
+    def synced(self) -> Position:
+        return Position(*self._read(_SYNCED_AT))
+
+    def kept(self) -> Kept:
+        first, suspended, _ = self._read(_KEPT_AT)
+        return Kept(first, bool(suspended))
+
+    def set_written(self, position: Position) -> None:
+        self._write(_WRITTEN_AT, position.segment, position.bytes, position.offset)
+
+    def set_synced(self, position: Position) -> None:
+        self._write(_SYNCED_AT, position.segment, position.bytes, position.offset)
+
+    def set_kept(self, kept: Kept) -> None:
+        self._write(_KEPT_AT, kept.first_offset, int(kept.suspended), 0)
+
+    def _read(self, at: int) -> tuple[int, int, int]:
+        for attempt in range(_READ_TRIES_MAX):
+            data = os.pread(self._descriptor, _RECORD.size, at)
+            if len(data) == _RECORD.size:
+                first, second, third, crc = _RECORD.unpack(data)
+                if google_crc32c.value(data[:-4]) == crc:
+                    return first, second, third
+            if attempt > 10:
+                time.sleep(0.0005)
+        raise DamagedHeadError(f"the head record at byte {at} fails its checksum")
+
+    def _write(self, at: int, first: int, second: int, third: int) -> None:
+        data = _RECORD.pack(first, second, third, 0)[:-4]
+        os.pwrite(self._descriptor, data + google_crc32c.value(data).to_bytes(4, "little"), at)
+
+
+def new_head(position: Position, kept: Kept) -> bytes:
+    """The bytes of a head file whose journal ends, durably, at the position."""
+    data = bytearray(_HEAD_BYTES)
+    for at, fields in (
+        (_WRITTEN_AT, (position.segment, position.bytes, position.offset)),
+        (_SYNCED_AT, (position.segment, position.bytes, position.offset)),
+        (_KEPT_AT, (kept.first_offset, int(kept.suspended), 0)),
+    ):
+        record = _RECORD.pack(*fields, 0)[:-4]
+        data[at : at + _RECORD.size] = record + google_crc32c.value(record).to_bytes(4, "little")
+    return bytes(data)

@@ -1,0 +1,218 @@
+"""A producer's folder: what makes its transactions true.
+
+    alive       locked as long as the producer's process lives; names it
+    touched     the journals of the open transaction, a line each
+    decision    a transaction that is committed, until it is acknowledged everywhere
+    completed   the last transaction that is acknowledged everywhere
+    settled     nothing is in flight any more
+
+The folder's name is the fence: the owner reaches it by its path under `producers/`. Moved to
+`retired/`, it can be finished by others, and the owner can neither append nor decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import google_crc32c
+
+from penstock.errors import CommitFailedError, CommitStateUnknownError, CorruptStorageError
+from penstock.ids import Producer
+from penstock.journal.errors import ProducerFencedError
+from penstock.journal.file.durable import (
+    make_folder,
+    sync_folder,
+    try_lock,
+    write_all,
+    write_file,
+)
+from penstock.journal.store import Decision, ProducerLedger, ProducerRecord, Touch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETTLED_KEPT_S: Final = 3_600
+"""A reader that takes a cut must still find producers that ended meanwhile; a cut takes seconds."""
+
+
+class FileLedger(ProducerLedger):
+    def __init__(self, root: Path, producer: Producer, alive_descriptor: int = -1) -> None:
+        self._root = root
+        self.producer = producer
+        self._folder = root / "producers" / str(producer)
+        self._retired = root / "retired" / str(producer)
+        self._alive_descriptor = alive_descriptor
+
+    @classmethod
+    def register(cls, root: Path, name: str | None) -> FileLedger:
+        """A new producer. Its folder appears whole, with `alive` already locked."""
+        producer = Producer.random()
+        folder = root / "producers" / f".{producer}"
+        folder.mkdir()
+        who = {"name": name, "pid": os.getpid(), "host": socket.gethostname(), "at": time.time()}
+        descriptor = os.open(folder / "alive", os.O_RDWR | os.O_CREAT, 0o644)
+        try_lock(descriptor)
+        write_all(descriptor, json.dumps(who).encode())
+        (folder / "touched").touch()
+        folder.rename(root / "producers" / str(producer))
+        sync_folder(root / "producers")
+        return cls(root, producer, descriptor)
+
+    # The owner's side: always by the path under `producers/`, which a fence takes away.
+
+    def check_open(self) -> None:
+        if not self._folder.exists():
+            raise ProducerFencedError(str(self.producer))
+
+    def touch(self, touch: Touch) -> None:
+        line = json.dumps([touch.journal, touch.offset, touch.last_commit]) + "\n"
+        try:
+            # Not synced: it only has to outlive the process. After a power cut an open span
+            # without a touch is simply never closed, and never seen.
+            descriptor = os.open(self._folder / "touched", os.O_WRONLY | os.O_APPEND)
+        except FileNotFoundError:
+            raise ProducerFencedError(str(self.producer)) from None
+        try:
+            write_all(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def decide(self, decision: Decision) -> None:
+        data = _sealed({"clock": decision.clock, "journals": decision.journals})
+        try:
+            write_file(self._folder / "decision.new", data)
+            (self._folder / "decision.new").rename(self._folder / "decision")
+        except FileNotFoundError:
+            raise CommitFailedError(str(ProducerFencedError(str(self.producer)))) from None
+        except OSError as error:
+            raise CommitFailedError(
+                f"the commit could not be recorded: {error.strerror}. The transaction is rolled "
+                "back; mend the disk and run it again"
+            ) from error
+        try:
+            sync_folder(self._folder)
+        except FileNotFoundError:
+            # Fenced in between, with the decision in the folder: who fenced will follow it.
+            sync_folder(self._retired)
+        except OSError as error:
+            raise CommitStateUnknownError(
+                f"the commit was recorded, but the disk would not confirm it: {error.strerror}. "
+                "Mend the disk, call recover(), and see whether the documents are there"
+            ) from error
+
+    # Both sides: wherever the folder is now.
+
+    def complete(self) -> None:
+        folder = self._place()
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "decision").rename(folder / "completed")
+
+    def clear(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(self._place() / "touched", 0)
+
+    def retire(self) -> None:
+        """Idempotent, also when somebody else does the same just now."""
+        with contextlib.suppress(FileNotFoundError):
+            self._folder.rename(self._retired)
+            sync_folder(self._root / "producers")
+            sync_folder(self._root / "retired")
+        if self._alive_descriptor >= 0:
+            os.close(self._alive_descriptor)
+            self._alive_descriptor = -1
+
+    def settle(self) -> None:
+        write_file(self._place() / "settled", b"")
+
+    def record(self) -> ProducerRecord:
+        for _ in range(3):  # the folder moves at most once, from producers/ to retired/
+            retired = not self._folder.exists()
+            folder = self._retired if retired else self._folder
+            try:
+                # Touches before completed: see cut.py for why the order matters.
+                touched = (folder / "touched").read_text()
+                completed = _unsealed(folder / "completed")
+                decision = _unsealed(folder / "decision")
+                who = json.loads((folder / "alive").read_text() or "{}")
+                settled = (folder / "settled").exists()
+            except FileNotFoundError:
+                continue
+            return ProducerRecord(
+                producer=self.producer,
+                name=who.get("name"),
+                retired=retired,
+                completed=0 if completed is None else completed["clock"],
+                decision=None
+                if decision is None
+                else Decision(decision["clock"], tuple(decision["journals"])),
+                touches=tuple(
+                    Touch(*json.loads(line)) for line in touched.splitlines(keepends=True)
+                    if line.endswith("\n")
+                ),
+                settled=settled,
+            )
+        raise ProducerFencedError(str(self.producer))
+
+    def is_dead(self) -> bool:
+        """Whether the owner's process is gone: the kernel lets go of a dead process's locks."""
+        try:
+            descriptor = os.open(self._folder / "alive", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            return try_lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def forget_if_old(self, now_s: float) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if now_s - (self._retired / "settled").stat().st_mtime > SETTLED_KEPT_S:
+                shutil.rmtree(self._retired)
+
+    def _place(self) -> Path:
+        """Where the folder is now. If a fence moves it just then, the one who fenced finishes."""
+        return self._folder if self._folder.exists() else self._retired
+
+
+def make_ledger_folders(root: Path) -> None:
+    make_folder(root / "producers")
+    make_folder(root / "retired")
+
+
+def list_ledgers(root: Path) -> list[FileLedger]:
+    """Every producer not yet forgotten. `producers` is listed first: one that is retired between
+    the two listings is then in at least one of them."""
+    found: dict[str, FileLedger] = {}
+    for place in ("producers", "retired"):
+        for name in os.listdir(root / place):
+            if not name.startswith("."):
+                found[name] = FileLedger(root, Producer.from_hex(name))
+    return [found[name] for name in sorted(found)]
+
+
+def _sealed(data: dict[str, Any]) -> bytes:
+    text = json.dumps(data).encode()
+    return b"%08x %s\n" % (google_crc32c.value(text), text)
+
+
+def _unsealed(path: Path) -> dict[str, Any] | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if not path.parent.exists():
+            raise
+        return None
+    crc, _, text = data.rstrip(b"\n").partition(b" ")
+    if b"%08x" % google_crc32c.value(text) != crc:
+        raise CorruptStorageError(
+            f"{path.parent.name}/{path.name} is damaged: its checksum does not match. "
+            "Restore it from a copy; without it a transaction's fate is not known"
+        )
+    decoded: dict[str, Any] = json.loads(text)
+    return decoded

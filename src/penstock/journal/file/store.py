@@ -1,0 +1,312 @@
+"""The store over plain files: collections, journals and producers under one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ConfigurationError, CorruptStorageError
+from penstock.ids import Producer
+from penstock.journal.collection import Collection, check_collection_name
+from penstock.journal.errors import UnknownCollectionError
+from penstock.journal.file.durable import locked, make_folder, replace_file
+from penstock.journal.file.head import DamagedHeadError
+from penstock.journal.file.journal import JournalFile, probe_head
+from penstock.journal.file.ledger import FileLedger, list_ledgers, make_ledger_folders
+from penstock.journal.file.segment import BatchBuilder
+from penstock.journal.names import EVERYTHING, Selector, parse_journal_name
+from penstock.journal.opened import OpenStore
+from penstock.journal.store import (
+    Appended,
+    Journal,
+    JournalBatch,
+    Probe,
+    ProducerLedger,
+    Range,
+    States,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from penstock.journal.frames import Payload
+
+FORMAT_VERSION: Final = 1
+SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
+JOURNALS_OPEN_MAX: Final = 200
+"""Each open journal holds three file descriptors; systems allow 1,024 or so by default."""
+_COMPONENT_BYTES_MAX: Final = 255
+"""The longest name that common filesystems take."""
+
+
+class FileStore(OpenStore):
+    """Many processes may have the same folder open; each with a FileStore of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        durability: str = "synced",
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        create: bool = True,
+    ) -> None:
+        if durability not in ("synced", "buffered"):
+            raise ConfigurationError(
+                f"durability is 'synced' (safe against power cuts) or 'buffered' (safe against "
+                f"killed processes only), not {durability!r}"
+            )
+        self.url = f"file://{folder}"
+        self._root = folder
+        self._to_disk = durability == "synced"
+        self._segment_bytes_max = segment_bytes_max
+        self._open: OrderedDict[str, JournalFile] = OrderedDict()
+        self._in_use: dict[str, int] = {}
+        self._lock = threading.RLock()
+        self._collections: dict[str, Collection] = {}
+        self._pid = os.getpid()
+        self._prepare(create)
+
+    def _prepare(self, create: bool) -> None:
+        marker = self._root / "penstock.json"
+        if not marker.exists():
+            if not create:
+                raise ConfigurationError(
+                    f"there is no Penstock store at {self.url}; make one with "
+                    "`penstock journals create`, or correct the path"
+                )
+            if self._root.is_dir() and any(self._root.iterdir()):
+                raise ConfigurationError(
+                    f"{self.url} is not a Penstock store, and not empty; choose another folder"
+                )
+            make_folder(self._root)
+            for part in ("collections", "journals"):
+                make_folder(self._root / part)
+            make_ledger_folders(self._root)
+            replace_file(marker, json.dumps({"format": FORMAT_VERSION}).encode())
+        found = _read_json(marker).get("format")
+        if found != FORMAT_VERSION:
+            raise ConfigurationError(
+                f"{self.url} has store format {found}, and this Penstock reads {FORMAT_VERSION}"
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            for journal in self._open.values():
+                journal.close()
+            self._open.clear()
+
+    # Collections
+
+    def create(self, collection: Collection) -> Collection:
+        with self._catalog_lock():
+            path = self._collection_path(collection.name)
+            if path.exists():
+                known = self._load(collection.name)
+                if known.to_json() != collection.to_json():
+                    raise ConfigurationError(
+                        f"collection {collection.name!r} exists already and is different; "
+                        "to add columns, evolve it"
+                    )
+                return known
+            make_folder(self._root / "journals" / collection.name)
+            replace_file(path, json.dumps(collection.to_json(), indent=2).encode())
+        return self._load(collection.name)
+
+    def evolve(self, name: str, schema: pa.Schema | str) -> Collection:
+        with self._catalog_lock():
+            evolved = self._load(name).evolve(schema)
+            path = self._collection_path(name)
+            replace_file(path, json.dumps(evolved.to_json(), indent=2).encode())
+        return self._load(name)
+
+    def collection(self, name: str) -> Collection:
+        return self._load(name)
+
+    def collections(self) -> list[str]:
+        return sorted(path.stem for path in (self._root / "collections").glob("[!.]*.json"))
+
+    def _collection_path(self, name: str) -> Path:
+        return self._root / "collections" / f"{name}.json"
+
+    def _load(self, name: str) -> Collection:
+        check_collection_name(name)
+        path = self._collection_path(name)
+        try:
+            loaded = Collection.from_json(_read_json(path))
+        except FileNotFoundError:
+            raise UnknownCollectionError(name, tuple(self.collections())) from None
+        self._collections[name] = loaded
+        return loaded
+
+    def _known(self, name: str, version: int = 1) -> Collection:
+        """The collection from memory, if that is new enough."""
+        known = self._collections.get(name)
+        return known if known is not None and known.version >= version else self._load(name)
+
+    @contextlib.contextmanager
+    def _catalog_lock(self) -> Iterator[None]:
+        """Held while collections or journals are created, against all processes."""
+        path = self._root / "collections" / ".lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            with locked(descriptor):
+                yield
+        finally:
+            os.close(descriptor)
+
+    # Journals
+
+    def journals(self, collection: str, selector: Selector = EVERYTHING) -> list[Journal]:
+        self._known(collection)
+        found = []
+        with os.scandir(self._root / "journals" / collection) as entries:
+            for entry in entries:
+                name = f"{collection}/{entry.name.replace('+', '/')}"
+                _, labels = parse_journal_name(name)
+                if selector.accepts(labels):
+                    found.append(Journal(name, collection, labels))
+        return sorted(
+            (journal for journal in found if (self._folder(journal.name) / "head").exists()),
+            key=lambda journal: journal.name,
+        )
+
+    def probe(self, journal: str) -> Probe:
+        if journal not in self._open:
+            # Ten thousand journals are probed without opening each for good.
+            with contextlib.suppress(DamagedHeadError):
+                return probe_head(journal, self._folder(journal))
+        with self._journal(journal) as file:
+            return file.probe()
+
+    def append(
+        self, journal: str, payloads: Sequence[Payload], ledger: ProducerLedger | None
+    ) -> Appended:
+        collection = self._known(
+            parse_journal_name(journal)[0], max(payload.schema_version for payload in payloads)
+        )
+        with self._journal(journal, create=collection) as file:
+            return file.append(
+                payloads,
+                ledger.check_open if ledger is not None else lambda: None,
+                collection,
+                self._is_live,
+            )
+
+    def sync(self, journal: str, through: int) -> None:
+        with self._journal(journal) as file:
+            file.sync(through, to_disk=self._to_disk)
+
+    def read(
+        self, journal: str, begin: int, end: int | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[JournalBatch]:
+        # The schema is loaded after the head is fixed: whatever is below the head is in it.
+        with self._journal(journal) as file:
+            head = file.probe().write_head
+            collection = self._load(parse_journal_name(journal)[0])
+            builder = BatchBuilder(journal, collection, columns)
+            yield from file.read(begin, head if end is None else min(end, head), builder)
+
+    def wait(self, journal: str, beyond: int, timeout_s: float) -> int:
+        with self._journal(journal) as file:
+            return file.wait(beyond, timeout_s)
+
+    def ranges(self, journal: str, begin: int, end: int) -> list[Range]:
+        with self._journal(journal) as file:
+            return file.ranges(begin, end)
+
+    def states(self, journal: str, at: int) -> tuple[int, States]:
+        with self._journal(journal) as file:
+            return file.states(at)
+
+    def drop_before(self, journal: str, offset: int) -> int:
+        with self._journal(journal) as file:
+            return file.drop_before(offset)
+
+    def suspend(self, journal: str) -> None:
+        collection = self._known(parse_journal_name(journal)[0])
+        with self._journal(journal) as file:
+            file.suspend(collection, self._is_live)
+
+    def _folder(self, journal: str) -> Path:
+        collection, _, rest = journal.partition("/")
+        return self._root / "journals" / collection / rest.replace("/", "+")
+
+    @contextlib.contextmanager
+    def _journal(self, name: str, create: Collection | None = None) -> Iterator[JournalFile]:
+        """The open journal, opened if need be, and not closed while it is borrowed."""
+        journal = self._borrow(name, create)
+        try:
+            yield journal
+        finally:
+            self._give_back(name)
+
+    def _borrow(self, name: str, create: Collection | None) -> JournalFile:
+        with self._lock:
+            if self._pid != os.getpid():
+                # A forked child must not share file positions and locks with its parent.
+                self._open, self._in_use, self._pid = OrderedDict(), {}, os.getpid()
+            journal = self._open.get(name)
+            if journal is None:
+                folder = self._folder(name)
+                if create is not None and not (folder / "head").exists():
+                    self._create_journal(name, folder, create)
+                journal = JournalFile(name, folder, self._segment_bytes_max)
+                self._open[name] = journal
+            self._open.move_to_end(name)
+            self._in_use[name] = self._in_use.get(name, 0) + 1
+            return journal
+
+    def _create_journal(self, name: str, folder: Path, collection: Collection) -> None:
+        if len(folder.name.encode()) > _COMPONENT_BYTES_MAX:
+            raise ConfigurationError(
+                f"journal name {name[:60]!r}... is too long for this store: its partition values "
+                f"take {len(folder.name.encode())} bytes of {_COMPONENT_BYTES_MAX}"
+            )
+        with self._catalog_lock():
+            if not (folder / "head").exists():
+                JournalFile.create(name, folder, collection)
+
+    def _give_back(self, name: str) -> None:
+        """Closes the least recently used journals above the limit."""
+        with self._lock:
+            self._in_use[name] -= 1
+            idle = [name for name in self._open if not self._in_use.get(name)]
+            for victim in idle[: max(len(self._open) - JOURNALS_OPEN_MAX, 0)]:
+                self._open.pop(victim).close()
+                self._in_use.pop(victim, None)
+
+    # Producers
+
+    def open_ledger(self, name: str | None) -> FileLedger:
+        return FileLedger.register(self._root, name)
+
+    def ledgers(self) -> list[ProducerLedger]:
+        return list(list_ledgers(self._root))
+
+    def retire_dead(self) -> None:
+        now_s = time.time()
+        for ledger in list_ledgers(self._root):
+            if ledger.is_dead():
+                ledger.retire()
+            ledger.forget_if_old(now_s)
+
+    def _is_live(self, producer: int) -> bool:
+        return (self._root / "producers" / str(Producer.from_int64(producer))).exists()
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CorruptStorageError(f"{path.name} is not readable JSON ({error}); restore it") from None
+    if not isinstance(data, dict):
+        raise CorruptStorageError(f"{path.name} does not hold a JSON object; restore it")
+    return data

@@ -1,0 +1,200 @@
+"""Frames: the bytes of one append. docs/format.md has the layout; this is its only code.
+
+A frame is a 40-byte header and a payload. The payload is an Arrow IPC record batch (documents
+with their identity columns) or one acknowledgement. Both parts carry a CRC-32C, so that a torn
+or altered frame is known before anything of it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import CorruptStorageError, LocalProtocolError
+from penstock.ids import Kind, Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+FRAME_MAGIC: Final = b"PSF1"
+FRAME_HEADER: Final = struct.Struct("<4sBxHIIQQII")
+FRAME_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Checked before a payload is allocated: a damaged length must not ask for gigabytes."""
+FRAME_ROWS_MAX: Final = 65_536
+FRAME_PAYLOAD_BYTES_TARGET: Final = 4 * 1024 * 1024
+"""Larger appends are split, so that a reader's step stays small."""
+
+KIND_DOCUMENTS: Final = 1
+KIND_ACK: Final = 2
+
+ID_FIELDS: Final = (
+    pa.field("_producer", pa.int64(), nullable=False),
+    pa.field("_clock", pa.uint64(), nullable=False),
+    pa.field("_flags", pa.uint16(), nullable=False),
+)
+"""The identity of each document, before its own columns."""
+
+_ACK: Final = struct.Struct("<qQH6x")
+
+
+class DamagedFrameError(CorruptStorageError):
+    """A frame's bytes fail a check. The journal's reader adds where that was."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    kind: int
+    schema_version: int
+    rows: int
+    payload_bytes: int
+    first_offset: int
+    appended_us: int
+    payload_crc: int
+
+    @property
+    def frame_bytes(self) -> int:
+        return FRAME_HEADER.size + self.payload_bytes
+
+    @property
+    def end_offset(self) -> int:
+        return self.first_offset + self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Closes a producer's span in one journal. `hints` are the other journals of the transaction,
+    in which the same producer's ACK of the same clock is to be found."""
+
+    producer: Producer
+    clock: int
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A payload not yet placed in a journal: its offset comes when it is appended."""
+
+    kind: int
+    schema_version: int
+    rows: int
+    body: pa.Buffer
+    body_crc: int
+
+    @classmethod
+    def of(cls, kind: int, schema_version: int, rows: int, body: pa.Buffer) -> Payload:
+        """With its checksum, taken here: outside of the journal's lock."""
+        return cls(kind, schema_version, rows, body, google_crc32c.value(body))
+
+    @property
+    def frame_bytes(self) -> int:
+        return FRAME_HEADER.size + self.body.size
+
+    def header(self, first_offset: int, appended_us: int) -> bytes:
+        """The header for this payload at its place."""
+        fields = (
+            FRAME_MAGIC,
+            self.kind,
+            self.schema_version,
+            self.rows,
+            self.body.size,
+            first_offset,
+            appended_us,
+            self.body_crc,
+        )
+        unchecked = FRAME_HEADER.pack(*fields, 0)[:-4]
+        return FRAME_HEADER.pack(*fields, google_crc32c.value(unchecked))
+
+
+def document_schema(schema: pa.Schema) -> pa.Schema:
+    """A collection's schema behind the identity columns."""
+    return pa.schema([*ID_FIELDS, *schema])
+
+
+def encode_documents(
+    schema_version: int,
+    documents: pa.RecordBatch,
+    producer: Producer,
+    clocks: np.ndarray[Any, np.dtype[np.uint64]],
+    kind: Kind,
+) -> Iterator[Payload]:
+    """Documents as payloads of bounded size, in order."""
+    count = documents.num_rows
+    whole = pa.RecordBatch.from_arrays(
+        [
+            pa.array(np.full(count, producer.int64, dtype=np.int64)),
+            pa.array(clocks),
+            pa.array(np.full(count, kind, dtype=np.uint16)),
+            *documents.columns,
+        ],
+        schema=document_schema(documents.schema),
+    )
+    rows_each = count
+    if count and whole.nbytes > FRAME_PAYLOAD_BYTES_TARGET:
+        rows_each = max(1, FRAME_PAYLOAD_BYTES_TARGET * count // whole.nbytes)
+    rows_each = min(rows_each, FRAME_ROWS_MAX)
+    for begin in range(0, count, max(rows_each, 1)):
+        part = whole.slice(begin, rows_each)
+        yield from _encode_whole_or_halves(schema_version, part)
+
+
+def _encode_whole_or_halves(schema_version: int, part: pa.RecordBatch) -> Iterator[Payload]:
+    """Rows of uneven size can overfill a frame that holds the average well: halve until it fits.
+    One row always fits, because rows are limited to a quarter of a frame."""
+    body = part.serialize()
+    if body.size <= FRAME_PAYLOAD_BYTES_MAX:
+        yield Payload.of(KIND_DOCUMENTS, schema_version, part.num_rows, body)
+        return
+    if part.num_rows == 1:
+        raise LocalProtocolError(f"a row of {body.size} bytes does not fit a frame")
+    half = part.num_rows // 2
+    yield from _encode_whole_or_halves(schema_version, part.slice(0, half))
+    yield from _encode_whole_or_halves(schema_version, part.slice(half))
+
+
+def encode_ack(schema_version: int, ack: Ack) -> Payload:
+    hints = json.dumps(ack.hints, ensure_ascii=False).encode() if ack.hints else b""
+    body = _ACK.pack(ack.producer.int64, ack.clock, Kind.ACK) + hints
+    body += b"\0" * (-len(body) % 8)
+    return Payload.of(KIND_ACK, schema_version, 1, pa.py_buffer(body))
+
+
+def decode_header(data: bytes) -> FrameHeader:
+    """Reads and checks a header, its length limit included."""
+    magic, kind, version, rows, payload_bytes, first, appended, payload_crc, header_crc = (
+        FRAME_HEADER.unpack(data)
+    )
+    if magic != FRAME_MAGIC:
+        raise DamagedFrameError(f"no frame begins here (found {magic!r})")
+    if google_crc32c.value(data[:-4]) != header_crc:
+        raise DamagedFrameError("the frame header's checksum does not match")
+    if payload_bytes > FRAME_PAYLOAD_BYTES_MAX or kind not in (KIND_DOCUMENTS, KIND_ACK):
+        raise DamagedFrameError(f"a frame of kind {kind} with {payload_bytes} bytes cannot be")
+    return FrameHeader(kind, version, rows, payload_bytes, first, appended, payload_crc)
+
+
+def check_payload(header: FrameHeader, body: pa.Buffer) -> None:
+    if body.size != header.payload_bytes:
+        raise DamagedFrameError(
+            f"the frame ends after {body.size} of its {header.payload_bytes} bytes"
+        )
+    if google_crc32c.value(body) != header.payload_crc:
+        raise DamagedFrameError("the frame's checksum does not match")
+
+
+def decode_documents(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch behind a checked payload; `schema` is that of `document_schema`."""
+    return pa.ipc.read_record_batch(body, schema)
+
+
+def decode_ack(body: pa.Buffer) -> Ack:
+    data = body.to_pybytes()
+    producer, clock, _ = _ACK.unpack_from(data)
+    hints = data[_ACK.size :].rstrip(b"\0")
+    return Ack(Producer.from_int64(producer), clock, tuple(json.loads(hints)) if hints else ())

@@ -1,0 +1,110 @@
+"""Journal names: `orders/region=eu/tier=%_2/000`, and selectors that choose among them.
+
+A journal is one physical partition of a collection; its labels are the values of the partition
+columns. Text values are percent-encoded; all others are written as `%_` and their JSON form, so
+that the text `42` and the number 42 stay apart.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import urllib.parse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Labels = dict[str, str]
+"""Partition column to encoded value, in the collection's order of partition columns."""
+
+SPLIT: Final = "000"
+"""The last part of a journal's name: which of the partition's journals it is."""
+_LABEL_BYTES_MAX: Final = 200
+"""A label is one path component on disk, and those end at 255 bytes on common filesystems."""
+
+
+def encode_label(value: object) -> str:
+    """One partition value as it stands in a journal's name."""
+    if isinstance(value, str):
+        return urllib.parse.quote(value, safe="")
+    if isinstance(value, bytes):
+        return "%_b" + value.hex()
+    if isinstance(value, datetime.date | datetime.datetime | decimal.Decimal):
+        return "%_" + urllib.parse.quote(str(value), safe="")
+    return "%_" + urllib.parse.quote(json.dumps(value), safe="-")
+
+
+def decode_label(text: str) -> str:
+    """A label for people: the text itself, or the JSON form of what is not text."""
+    return urllib.parse.unquote(text.removeprefix("%_"))
+
+
+def journal_name(collection: str, partition_by: Sequence[str], values: Sequence[object]) -> str:
+    parts = [collection]
+    for column, value in zip(partition_by, values, strict=True):
+        part = f"{urllib.parse.quote(column, safe='')}={encode_label(value)}"
+        if len(part) > _LABEL_BYTES_MAX:
+            raise ConfigurationError(
+                f"partition value {column}={str(value)[:40]!r}... of collection {collection!r} is "
+                f"too long for a journal's name: {len(part)} bytes of {_LABEL_BYTES_MAX}"
+            )
+        parts.append(part)
+    return "/".join([*parts, SPLIT])
+
+
+def parse_journal_name(name: str) -> tuple[str, Labels]:
+    """Takes a name apart into its collection and labels."""
+    collection, *middle, last = name.split("/") if "/" in name else (name, "")
+    labels: Labels = {}
+    for part in middle:
+        column, separator, value = part.partition("=")
+        if not separator:
+            raise ConfigurationError(f"{name!r} is not a journal name: {part!r} has no '='")
+        labels[urllib.parse.unquote(column)] = value
+    if not collection or not last or "=" in last:
+        raise ConfigurationError(f"{name!r} is not a journal name, like orders/region=eu/{SPLIT}")
+    return collection, labels
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which partitions to read. A journal passes if, for each column that `include` names, its
+    value is among them, and none of its values is in `exclude`."""
+
+    include: tuple[tuple[str, str], ...] = ()
+    exclude: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, partition_by: Sequence[str]) -> Selector:
+        """Reads `region=eu,region=us,!tier=2`: columns or-ed within, and-ed between."""
+        include: list[tuple[str, str]] = []
+        exclude: list[tuple[str, str]] = []
+        for term in filter(None, (part.strip() for part in text.split(","))):
+            column, separator, value = term.removeprefix("!").partition("=")
+            if not separator:
+                raise ConfigurationError(
+                    f"cannot read {term!r} in partitions {text!r}: write column=value, "
+                    "or !column=value to leave it out"
+                )
+            if column not in partition_by:
+                there = ", ".join(partition_by) or "no column"
+                raise ConfigurationError(f"partitions: {column!r} is not one; it is by {there}")
+            (exclude if term.startswith("!") else include).append((column, value))
+        return cls(tuple(include), tuple(exclude))
+
+    def accepts(self, labels: Mapping[str, str]) -> bool:
+        shown = {column: decode_label(value) for column, value in labels.items()}
+        wanted: dict[str, set[str]] = {}
+        for column, value in self.include:
+            wanted.setdefault(column, set()).add(value)
+        return all(shown.get(column) in values for column, values in wanted.items()) and not any(
+            shown.get(column) == value for column, value in self.exclude
+        )
+
+
+EVERYTHING: Final = Selector()

@@ -1,0 +1,45 @@
+"""What users do with an open store: the same for every form of store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.journal.producer import OpenProducer
+from penstock.journal.recovery import fence, recover
+from penstock.journal.store import JournalStore
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from penstock.ids import Producer
+
+
+class OpenStore(JournalStore):
+    """A store with the conveniences of this folder on it."""
+
+    def producer(self, name: str | None = None) -> OpenProducer:
+        """A new producer of this process. A name fences every earlier producer of that name."""
+        return OpenProducer.open(self, name)
+
+    def recover(self) -> list[Producer]:
+        """Finishes what dead producers left: decided transactions are acknowledged everywhere,
+        undecided ones rolled back. Gives the producers that had something in flight."""
+        return recover(self)
+
+    def fence(self, producer: Producer) -> None:
+        """Ends a producer for good, alive or not, and settles its transaction."""
+        for ledger in self.ledgers():
+            if ledger.producer == producer:
+                fence(self, ledger)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

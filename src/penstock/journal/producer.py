@@ -1,0 +1,189 @@
+"""A producer that this process holds open: it stamps documents and appends them.
+
+Outside of transactions each document is committed by itself as soon as `append` returns. What
+belongs together goes into a `transaction()`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from penstock.errors import LocalProtocolError
+from penstock.ids import CLOCK_FLOOR, CLOCK_TICK, Kind, clock_from_unix
+from penstock.journal.errors import ProducerFencedError
+from penstock.journal.frames import Payload, encode_documents
+from penstock.journal.recovery import fence, recover
+from penstock.journal.rows import conform, split_by_journal
+from penstock.journal.transaction import Transaction
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.ids import Producer
+    from penstock.journal.rows import Rows
+    from penstock.journal.store import JournalStore, ProducerLedger
+
+CLOCK_WRITE_MAX: Final = 2**63 - 1
+"""Spark has no unsigned numbers. The year 3409 is far enough."""
+
+
+@dataclass(slots=True)
+class Stamped:
+    """Documents with their identities, ready to be sent, and sent again if need be: a document
+    that arrives twice with one identity is read once."""
+
+    collection: str
+    parts: tuple[tuple[str, int, int, tuple[Payload, ...]], ...]
+    """Journal, first clock, last clock, payloads."""
+    rows: int
+    sent: set[str] = field(default_factory=set)
+
+
+class OpenProducer:
+    """Made by `JournalStore.producer()`. Threads may share one; their appends take turns."""
+
+    def __init__(self, store: JournalStore, ledger: ProducerLedger) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._lock = threading.RLock()
+        self._clock = 0
+        self._last_commit: dict[str, int] = {}
+        self._last_sent: dict[str, int] = {}
+        self._transaction: Transaction | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, store: JournalStore, name: str | None) -> OpenProducer:
+        recover(store)
+        ledger = store.open_ledger(name)
+        if name is not None:
+            for other in store.ledgers():
+                record = other.record()
+                if record.name == name and other.producer != ledger.producer:
+                    fence(store, other)
+        return cls(store, ledger)
+
+    @property
+    def id(self) -> Producer:
+        return self._ledger.producer
+
+    def append(self, collection: str, rows: Rows) -> int:
+        """Appends rows outside of transactions; gives how many. Durable and visible on return."""
+        with self._lock:
+            stamped = self.stamp(collection, rows)
+            self.send(stamped)
+            return stamped.rows
+
+    def stamp(self, collection: str, rows: Rows) -> Stamped:
+        """Gives rows their identities without sending them."""
+        return self._stamp(collection, rows, Kind.OUTSIDE)
+
+    def send(self, stamped: Stamped) -> None:
+        """Sends stamped rows. After an error, or a doubt, send the same again before any newer."""
+        with self._lock:
+            self._check_usable()
+            if self._transaction is not None:
+                raise LocalProtocolError(
+                    "a transaction of this producer is open: append through the transaction, "
+                    "or end it first, or use a second producer"
+                )
+            for journal, first, last, payloads in stamped.parts:
+                if first <= self._last_sent.get(journal, 0) and journal not in stamped.sent:
+                    raise LocalProtocolError(
+                        f"{journal}: newer rows of this producer were sent before these, which "
+                        "would now pass for duplicates and be lost; stamp the rows again"
+                    )
+                appended = self._store.append(journal, payloads, self._ledger)
+                self._store.sync(journal, appended.end)
+                stamped.sent.add(journal)
+                self._last_sent[journal] = max(last, self._last_sent.get(journal, 0))
+                self._last_commit[journal] = self._last_sent[journal]
+
+    def transaction(self) -> Transaction:
+        """Opens a transaction: use it with `with`. Committed at the end, rolled back on error."""
+        with self._lock:
+            self._check_usable()
+            if self._transaction is not None:
+                raise LocalProtocolError(
+                    "this producer has a transaction open already; end it first, or use another "
+                    "producer for a second one"
+                )
+            self._transaction = Transaction(self._store, self._ledger, self)
+            return self._transaction
+
+    def close(self) -> None:
+        """Ends the producer for good; an open transaction is rolled back."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._transaction is not None:
+                self._transaction.rollback()
+            self._closed = True
+            self._ledger.settle()
+            self._ledger.retire()
+
+    def __enter__(self) -> OpenProducer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # For the transaction
+
+    def stamp_continue(self, collection: str, rows: Rows) -> Stamped:
+        return self._stamp(collection, rows, Kind.CONTINUE)
+
+    def next_clock(self) -> int:
+        with self._lock:
+            return int(self._take_clocks(1)[0])
+
+    def last_commit(self, journal: str) -> int:
+        return self._last_commit.get(journal, CLOCK_FLOOR)
+
+    def ended(self, journals: list[str], committed_at: int | None) -> None:
+        with self._lock:
+            self._transaction = None
+            for journal in journals:
+                # Rolled-back clocks are spent too: nothing may be sent below them any more.
+                self._last_sent[journal] = self._clock
+                if committed_at is not None:
+                    self._last_commit[journal] = committed_at
+
+    def _stamp(self, collection: str, rows: Rows, kind: Kind) -> Stamped:
+        spec = self._store.collection(collection)
+        batch = conform(spec, rows)
+        with self._lock:
+            parts = []
+            for journal, documents in split_by_journal(spec, batch):
+                if documents.num_rows == 0:
+                    continue
+                clocks = self._take_clocks(documents.num_rows)
+                payloads = tuple(encode_documents(spec.version, documents, self.id, clocks, kind))
+                parts.append((journal, int(clocks[0]), int(clocks[-1]), payloads))
+            return Stamped(collection, tuple(parts), batch.num_rows)
+
+    def _take_clocks(self, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """The next `count` clocks: of now, or one microsecond after the last one given."""
+        seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        first = max(self._clock + CLOCK_TICK, clock_from_unix(seconds, nanoseconds))
+        last = first + (count - 1) * CLOCK_TICK
+        if last > CLOCK_WRITE_MAX:
+            raise LocalProtocolError(
+                f"this machine's clock says {first:#x}, beyond what a document can carry; set it"
+            )
+        self._clock = last
+        return np.arange(first, last + 1, CLOCK_TICK, dtype=np.uint64)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ProducerFencedError(str(self.id))

@@ -1,0 +1,199 @@
+"""Users' rows made into record batches of a collection's schema, or refused whole.
+
+Rows come as Arrow, pandas or dicts. Whatever does not fit is refused before anything is written,
+with the row, the column and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.journal.errors import BadRowsError
+from penstock.journal.names import journal_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+
+    from penstock.journal.collection import Collection
+
+Rows: TypeAlias = (
+    "pa.Table | pa.RecordBatch | pd.DataFrame | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+)
+
+ROW_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A document above this is almost always a mistake, and would take a frame for itself."""
+
+
+def conform(collection: Collection, rows: Rows) -> pa.RecordBatch:
+    """The rows as one batch of exactly the collection's schema, or BadRowsError."""
+    columns, count = _columns_of(collection, rows)
+    schema = collection.schema
+    for name in columns:
+        if schema.get_field_index(name) < 0:
+            raise BadRowsError(
+                collection.name,
+                _first_row_with(rows, name),
+                name,
+                f"the collection has no such column (it has {', '.join(schema.names)}); "
+                "evolve it first, or drop the column",
+            )
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        array = (
+            pa.nulls(count, field.type)
+            if values is None
+            else _convert(collection.name, field, values)
+        )
+        required = not field.nullable or field.name in collection.key
+        if required and array.null_count:
+            what = "is a key column" if field.name in collection.key else "is NOT NULL"
+            row = int(np.flatnonzero(pc.is_null(array).to_numpy(zero_copy_only=False))[0])
+            raise BadRowsError(collection.name, row, field.name, f"has no value, but {what}")
+        arrays.append(array)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    _refuse_oversized(collection.name, batch)
+    return batch
+
+
+def split_by_journal(
+    collection: Collection, batch: pa.RecordBatch
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The batch's rows by journal, each journal's rows in their order."""
+    if not collection.partition_by:
+        yield journal_name(collection.name, (), ()), batch
+        return
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    values: list[tuple[object, ...]] = [()]
+    for column in collection.partition_by:
+        encoded = cast("pa.DictionaryArray", batch.column(column).dictionary_encode("encode"))
+        dictionary = encoded.dictionary.to_pylist()
+        codes = codes * len(dictionary) + encoded.indices.to_numpy()
+        values = [(*known, value) for known in values for value in dictionary]
+        # Only the combinations that occur go on, or the codes would multiply without end.
+        present, codes = np.unique(codes, return_inverse=True)
+        values = [values[code] for code in present]
+    order = np.argsort(codes, kind="stable")
+    starts = np.searchsorted(codes[order], np.arange(len(values) + 1))
+    for index, known in enumerate(values):
+        rows = order[starts[index] : starts[index + 1]]
+        name = journal_name(collection.name, collection.partition_by, known)
+        yield name, batch.take(pa.array(rows))
+
+
+def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int]:
+    """Each column's values (an Arrow array or a list), and how many rows there are."""
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pa.Table):
+        return {name: rows.column(name).combine_chunks() for name in rows.column_names}, len(rows)
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas, without importing it
+        return {
+            str(name): pa.array(rows[name], from_pandas=True) for name in rows.columns
+        }, len(rows)
+    documents: Sequence[Any] = [rows] if isinstance(rows, Mapping) else cast("Sequence[Any]", rows)
+    if isinstance(documents, str | bytes) or not isinstance(documents, Sequence):
+        raise BadRowsError(
+            collection.name,
+            None,
+            None,
+            f"cannot read rows from {type(rows).__name__}; "
+            "give a pyarrow Table, a pandas DataFrame, or a list of dicts",
+        )
+    names: dict[str, None] = {}
+    for index, document in enumerate(documents):
+        if not isinstance(document, Mapping):
+            raise BadRowsError(
+                collection.name, index, None, f"is {type(document).__name__}, not a dict"
+            )
+        names.update(dict.fromkeys(document))
+    columns = {name: [document.get(name) for document in documents] for name in names}
+    return columns, len(documents)
+
+
+def _convert(collection: str, field: pa.Field, values: Any) -> pa.Array:
+    """Converts a column safely; on failure finds the first row that does not convert."""
+    is_arrow = isinstance(values, pa.Array | pa.ChunkedArray)
+
+    def convert(part: Any) -> pa.Array:
+        return part.cast(field.type) if is_arrow else pa.array(part, type=field.type)
+
+    try:
+        array = convert(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        row = _first_failing(values, convert)
+        value = values[row].as_py() if is_arrow else values[row]
+        reason = f"value {str(value)[:60]!r} does not fit {field.type}: {error}".splitlines()[0]
+        raise BadRowsError(collection, row, field.name, reason) from None
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _first_failing(values: Any, convert: Callable[[Any], object]) -> int:
+    """Bisects for the first row whose value does not convert; the column as a whole does not."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            convert(values[low:middle])
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _first_row_with(rows: Rows, name: str) -> int | None:
+    if isinstance(rows, Mapping):
+        return 0
+    if isinstance(rows, Sequence):
+        return next(index for index, document in enumerate(rows) if name in document)
+    return None
+
+
+def _refuse_oversized(collection: str, batch: pa.RecordBatch) -> None:
+    if batch.nbytes <= ROW_BYTES_MAX:
+        return
+    sizes = row_bytes(batch)
+    if len(sizes) and sizes.max() > ROW_BYTES_MAX:
+        row = int(np.argmax(sizes > ROW_BYTES_MAX))
+        raise BadRowsError(
+            collection,
+            row,
+            None,
+            f"is {sizes[row]} bytes; a document has at most {ROW_BYTES_MAX}",
+        )
+
+
+def row_bytes(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many bytes each row's values take, roughly: enough to find and to spread large rows."""
+    total = np.zeros(batch.num_rows, dtype=np.int64)
+    for column in batch.columns:
+        total += _value_bytes(column)
+    return total
+
+
+def _value_bytes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return cast("Any", pc.fill_null(pc.binary_length(array), 0)).to_numpy().astype(np.int64)
+    if isinstance(array, pa.StructArray):
+        return np.sum([_value_bytes(child) for child in array.flatten()], axis=0, dtype=np.int64)
+    if isinstance(array, pa.MapArray):
+        entries = _value_bytes(array.keys) + _value_bytes(array.items)
+        return _sum_by_list(entries, array)
+    if isinstance(array, pa.ListArray):
+        return _sum_by_list(_value_bytes(array.values), array)
+    return np.full(len(array), max(kind.bit_width // 8, 1), dtype=np.int64)
+
+
+def _sum_by_list(values: np.ndarray[Any, Any], lists: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    sums = np.concatenate([[0], np.cumsum(values)])
+    offsets = lists.offsets.to_numpy()
+    return (sums[offsets[1:]] - sums[offsets[:-1]]).astype(np.int64)

@@ -1,0 +1,249 @@
+"""What a store of journals can do, whatever holds the bytes.
+
+`file://` is the first form. Nothing here speaks of files: journals are lists of rows addressed by
+offset, they only grow at the end and shrink at the front, and their number grows. A log broker's
+topics fit the same words.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.journal.names import EVERYTHING, Selector
+from penstock.sequence import ProducerState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from penstock.ids import Producer
+    from penstock.journal.collection import Collection
+    from penstock.journal.frames import Payload
+
+States = dict[int, ProducerState]
+"""Producer (as int64) to where sequencing stands for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """One physical partition of a collection."""
+
+    name: str
+    collection: str
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a journal holds just now: rows at offsets `first_kept` up to, not with, `write_head`."""
+
+    first_kept: int
+    write_head: int
+    suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows [begin, end) of a journal that can be read and sequenced apart from the others,
+    because the store knows the states at `begin`."""
+
+    journal: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalBatch:
+    """Rows of a journal at consecutive offsets, as they were written.
+
+    `documents` has a row for each, all null where the row is an acknowledgement; `hints` gives
+    the acknowledgements' hints by row.
+    """
+
+    journal: str
+    first_offset: int
+    producers: np.ndarray[Any, np.dtype[np.int64]]
+    clocks: np.ndarray[Any, np.dtype[np.uint64]]
+    flags: np.ndarray[Any, np.dtype[np.uint16]]
+    documents: pa.RecordBatch
+    hints: Mapping[int, tuple[str, ...]]
+
+    @property
+    def rows(self) -> int:
+        return len(self.clocks)
+
+    @property
+    def offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.arange(self.first_offset, self.first_offset + self.rows, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Rows were placed at [begin, end); `durable` once `sync` has covered `end`."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A producer's open transaction reached a journal: from which offset on its rows are found,
+    and the producer's last commit there, which is the clock a rollback needs."""
+
+    journal: str
+    offset: int
+    last_commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A transaction is committed: its ACKs of this clock are to be in all of these journals."""
+
+    clock: int
+    journals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """What the store knows of a producer: the proof of its transactions.
+
+    `completed` is the clock of the last transaction all of whose ACKs are durable. `decision` is a
+    transaction that is committed but perhaps not acknowledged everywhere. `touches` are the
+    journals of the open transaction.
+    """
+
+    producer: Producer
+    name: str | None
+    retired: bool
+    completed: int
+    decision: Decision | None
+    touches: tuple[Touch, ...]
+    settled: bool
+
+
+class ProducerLedger(abc.ABC):
+    """The durable record of one producer's transactions, in the hands of its owner or settler."""
+
+    producer: Producer
+
+    @abc.abstractmethod
+    def record(self) -> ProducerRecord: ...
+
+    @abc.abstractmethod
+    def check_open(self) -> None:
+        """ProducerFencedError unless the producer may still write."""
+
+    @abc.abstractmethod
+    def touch(self, touch: Touch) -> None:
+        """Notes a journal of the open transaction, before the first row goes there."""
+
+    @abc.abstractmethod
+    def decide(self, decision: Decision) -> None:
+        """Makes the commit true, durably and once. CommitFailedError if the producer was fenced."""
+
+    @abc.abstractmethod
+    def complete(self) -> None:
+        """The decided transaction's ACKs are durable everywhere: nothing is left to do for it."""
+
+    @abc.abstractmethod
+    def clear(self) -> None:
+        """The open transaction is over: forgets its touches."""
+
+    @abc.abstractmethod
+    def retire(self) -> None:
+        """From here on the producer can neither append nor decide."""
+
+    @abc.abstractmethod
+    def settle(self) -> None:
+        """A retired producer has nothing left in flight."""
+
+
+class JournalStore(abc.ABC):
+    """Durable journals, collections over them, and the records of their producers."""
+
+    url: str
+
+    # Collections
+
+    @abc.abstractmethod
+    def create(self, collection: Collection) -> Collection:
+        """Creates a collection; the same one again is fine, a different one is refused."""
+
+    @abc.abstractmethod
+    def evolve(self, name: str, schema: pa.Schema | str) -> Collection:
+        """Adds nullable columns; a schema that would break written documents is refused."""
+
+    @abc.abstractmethod
+    def collection(self, name: str) -> Collection: ...
+
+    @abc.abstractmethod
+    def collections(self) -> list[str]: ...
+
+    # Journals
+
+    @abc.abstractmethod
+    def journals(self, collection: str, selector: Selector = EVERYTHING) -> list[Journal]:
+        """The collection's journals that the selector accepts, by name."""
+
+    @abc.abstractmethod
+    def probe(self, journal: str) -> Probe:
+        """First kept offset and write head: a few microseconds, no lock."""
+
+    @abc.abstractmethod
+    def append(
+        self, journal: str, payloads: Sequence[Payload], ledger: ProducerLedger | None
+    ) -> Appended:
+        """Places the payloads one after another, in one order over all appenders. The ledger is
+        checked in that same order; none is given by who settles a retired producer. Not durable
+        before `sync`."""
+
+    @abc.abstractmethod
+    def sync(self, journal: str, through: int) -> None:
+        """Returns once all rows below `through` are durable, and so visible to readers."""
+
+    @abc.abstractmethod
+    def read(
+        self, journal: str, begin: int, end: int | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[JournalBatch]:
+        """Rows [begin, end) in order, up to the write head of now. OffsetDroppedError if `begin`
+        is below the first kept offset."""
+
+    @abc.abstractmethod
+    def wait(self, journal: str, beyond: int, timeout_s: float) -> int:
+        """Waits until the write head is above `beyond`, or time is up; gives the write head."""
+
+    @abc.abstractmethod
+    def ranges(self, journal: str, begin: int, end: int) -> list[Range]:
+        """[begin, end) cut where the store knows the sequencing states."""
+
+    @abc.abstractmethod
+    def states(self, journal: str, at: int) -> tuple[int, States]:
+        """The closest offset at or below `at` with known states, and the states there."""
+
+    @abc.abstractmethod
+    def drop_before(self, journal: str, offset: int) -> int:
+        """Retention: drops what can be dropped below `offset`; gives the first kept offset."""
+
+    @abc.abstractmethod
+    def suspend(self, journal: str) -> None:
+        """Drops every row. The journal reads as empty at its head until the next append."""
+
+    # Producers
+
+    @abc.abstractmethod
+    def open_ledger(self, name: str | None) -> ProducerLedger:
+        """Registers a new producer, alive as long as this process is."""
+
+    @abc.abstractmethod
+    def ledgers(self) -> list[ProducerLedger]:
+        """All producers that may have a transaction in flight, or had one lately."""
+
+    @abc.abstractmethod
+    def retire_dead(self) -> None:
+        """Retires the producers whose process is gone, and forgets those long settled."""
+
+    @abc.abstractmethod
+    def close(self) -> None: ...

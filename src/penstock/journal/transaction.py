@@ -1,0 +1,210 @@
+"""A transaction over any number of journals: visible in all of them, or in none.
+
+The steps have the numbers they have in ARCHITECTURE.md. Up to step 3 everything can be rolled
+back; step 4 is the commit; after it nothing rolls back, and whoever finds the decision finishes.
+
+    1  touch       the journal is noted in the producer's ledger
+    2  append      documents go there as CONTINUE, over and over
+    3  sync        all documents are durable
+    4  decide      the decision (clock, journals) is durable: the transaction is committed
+    5  acknowledge an ACK with hints goes to every journal, durably
+    6  complete    the decision is marked as carried out
+    7  clear       the touches are forgotten
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import CommitFailedError, CommitStateUnknownError, LocalProtocolError
+from penstock.journal.errors import ProducerFencedError, UnknownJournalError
+from penstock.journal.frames import Ack, encode_ack
+from penstock.journal.store import Decision, JournalStore, ProducerLedger, Touch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from penstock.ids import Producer
+    from penstock.journal.producer import OpenProducer
+    from penstock.journal.rows import Rows
+
+TRANSACTION_JOURNALS_MAX: Final = 1_024
+"""Every ACK names all the other journals, so that hints grow with the square of this."""
+
+
+class Step(enum.Enum):
+    """What has just been done when `reached` is called."""
+
+    TOUCHED = 1
+    APPENDED = 2
+    SYNCED = 3
+    DECIDED = 4
+    ACKNOWLEDGED_ONE = 5
+    ACKNOWLEDGED_ALL = 6
+    COMPLETED = 7
+    CLEARED = 8
+    ROLLED_BACK_ONE = 9
+
+
+def reached(step: Step) -> None:
+    """Called after each step. Does nothing; the crash tests put a kill in its place."""
+
+
+class Transaction:
+    """Made by `OpenProducer.transaction()`."""
+
+    def __init__(
+        self, store: JournalStore, ledger: ProducerLedger, producer: OpenProducer
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._producer = producer
+        self._touched: dict[str, Touch] = {}
+        self._ends: dict[str, int] = {}
+        self._over = False
+
+    def append(self, collection: str, rows: Rows) -> int:
+        """Adds rows to the transaction; gives how many. Refused rows leave it as it was."""
+        self._check_open()
+        stamped = self._producer.stamp_continue(collection, rows)
+        new = {journal for journal, *_ in stamped.parts} - self._touched.keys()
+        if len(self._touched) + len(new) > TRANSACTION_JOURNALS_MAX:
+            raise LocalProtocolError(
+                f"a transaction reaches at most {TRANSACTION_JOURNALS_MAX} journals; split it"
+            )
+        for journal, _, _, payloads in stamped.parts:
+            if journal not in self._touched:
+                touch = Touch(
+                    journal, self._write_head(journal), self._producer.last_commit(journal)
+                )
+                self._ledger.touch(touch)
+                self._touched[journal] = touch
+                reached(Step.TOUCHED)
+            self._ends[journal] = self._store.append(journal, payloads, self._ledger).end
+            reached(Step.APPENDED)
+        return stamped.rows
+
+    def commit(self) -> None:
+        """Makes the transaction visible everywhere. On CommitFailedError it is rolled back."""
+        self._check_open()
+        journals = sorted(self._touched)
+        if not journals:
+            self._end(None)
+            return
+        try:
+            for journal in journals:
+                self._store.sync(journal, self._ends[journal])
+            reached(Step.SYNCED)
+            clock = self._producer.next_clock()
+            decision = Decision(clock, tuple(journals))
+            self._ledger.decide(decision)
+        except (CommitFailedError, OSError) as error:
+            self.rollback()
+            if isinstance(error, CommitFailedError):
+                raise
+            raise CommitFailedError(
+                f"the transaction's documents could not be made durable: {error}. It is rolled "
+                "back; mend the disk and run it again"
+            ) from error
+        self._over = True
+        reached(Step.DECIDED)
+        try:
+            acknowledge(self._store, self._producer.id, decision, self._ledger)
+        except ProducerFencedError:
+            pass  # Who fenced this producer found the decision and acknowledges it.
+        except OSError as error:
+            raise CommitStateUnknownError(
+                f"the transaction is committed, but not yet visible everywhere: {error}. "
+                "Mend the disk and call recover()"
+            ) from error
+        else:
+            reached(Step.ACKNOWLEDGED_ALL)
+            self._ledger.complete()
+            reached(Step.COMPLETED)
+            self._ledger.clear()
+            reached(Step.CLEARED)
+        self._end(clock)
+
+    def rollback(self) -> None:
+        """Discards the transaction everywhere. The producer may go on with another."""
+        if self._over:
+            return
+        self._over = True
+        try:
+            roll_back(
+                self._store, self._producer.id, tuple(self._touched.values()), self._ledger
+            )
+            self._ledger.clear()
+        except ProducerFencedError:
+            pass  # Who fenced this producer rolls it back.
+        except BaseException:
+            # The span is still open: were this producer to go on, its next commit would take the
+            # discarded documents along. So it must not; recover() rolls back in its place.
+            self._ledger.retire()
+            raise
+        finally:
+            self._end(None)
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._over:
+            return
+        if error is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def _write_head(self, journal: str) -> int:
+        """From where on this transaction's rows in the journal are to be looked for."""
+        try:
+            return self._store.probe(journal).write_head
+        except UnknownJournalError:
+            return 0
+
+    def _end(self, committed_at: int | None) -> None:
+        self._over = True
+        self._producer.ended(list(self._touched), committed_at)
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise LocalProtocolError("this transaction is over; open another with transaction()")
+
+
+def acknowledge(
+    store: JournalStore, producer: Producer, decision: Decision, ledger: ProducerLedger | None
+) -> None:
+    """Step 5, by the owner or by who settles after it: an ACK in every journal, durably."""
+    ends = {}
+    for journal in decision.journals:
+        others = tuple(other for other in decision.journals if other != journal)
+        payload = encode_ack(1, Ack(producer, decision.clock, others))
+        ends[journal] = store.append(journal, [payload], ledger).end
+        reached(Step.ACKNOWLEDGED_ONE)
+    for journal, end in ends.items():
+        store.sync(journal, end)
+
+
+def roll_back(
+    store: JournalStore,
+    producer: Producer,
+    touches: tuple[Touch, ...],
+    ledger: ProducerLedger | None,
+) -> None:
+    """An ACK of each journal's own last commit closes the span there and discards it."""
+    for touch in touches:
+        try:
+            store.probe(touch.journal)
+        except UnknownJournalError:
+            continue  # the crash came before the journal was made
+        payload = encode_ack(1, Ack(producer, touch.last_commit))
+        end = store.append(touch.journal, [payload], ledger).end
+        store.sync(touch.journal, end)
+        reached(Step.ROLLED_BACK_ONE)

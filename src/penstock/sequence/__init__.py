@@ -1,0 +1,37 @@
+"""What each document of a journal is to its producer: new, repeated, committing or rolled back.
+
+The rule is `sequence()`: one document, one producer's state, one outcome. `sequence_rows()` walks
+it over a batch and is the oracle. `sequence_batch()` gives the same result for all producers of a
+batch at once without looking at documents one by one; it is what readers use.
+"""
+
+from penstock.sequence.batch import sequence_batch
+from penstock.sequence.outcomes import (
+    UNSEEN,
+    AckPartialCommitError,
+    Discards,
+    Fault,
+    Outcome,
+    OutsideWithPrecedingContinueError,
+    Place,
+    ProducerState,
+    Sequenced,
+    SequenceFaultError,
+)
+from penstock.sequence.rule import sequence, sequence_rows
+
+__all__ = [
+    "Outcome",
+    "ProducerState",
+    "UNSEEN",
+    "sequence",
+    "sequence_rows",
+    "sequence_batch",
+    "Sequenced",
+    "Discards",
+    "Fault",
+    "Place",
+    "SequenceFaultError",
+    "OutsideWithPrecedingContinueError",
+    "AckPartialCommitError",
+]
