@@ -138,7 +138,6 @@ def test_ticks_are_microseconds(ticks: int, nanoseconds: int) -> None:
 
 
 def test_no_clock_is_not_the_unix_epoch_although_both_print_zero() -> None:
-    assert CLOCK_NONE != CLOCK_UNIX_EPOCH
     assert CLOCK_NONE < CLOCK_FLOOR < CLOCK_UNIX_EPOCH
     assert clock_to_unix(CLOCK_NONE) == clock_to_unix(CLOCK_UNIX_EPOCH) == (0, 0)
 
@@ -175,13 +174,18 @@ def test_clock_of_a_datetime_and_back() -> None:
 
 def test_datetime_without_time_zone_is_refused() -> None:
     with pytest.raises(InvalidIdError, match="has no time zone"):
-        clock_from_datetime(datetime.datetime(2026, 3, 1))  # noqa: DTZ001
+        clock_from_datetime(datetime.datetime(2026, 3, 1))
 
 
-@given(st.datetimes(datetime.datetime(1970, 1, 1), timezones=st.just(datetime.UTC)))
+@given(
+    st.datetimes(
+        datetime.datetime(1970, 1, 1),
+        datetime.datetime(5235, 12, 31),
+        timezones=st.just(datetime.UTC),
+    )
+)
 def test_every_datetime_clocks_can_say_comes_back(moment: datetime.datetime) -> None:
-    if moment.year < 5236:
-        assert clock_to_datetime(clock_from_datetime(moment)) == moment
+    assert clock_to_datetime(clock_from_datetime(moment)) == moment
 
 
 def test_duration_does_not_start_in_1582() -> None:
@@ -334,10 +338,12 @@ def test_uuid_of_another_version_is_refused_by_name(version: int) -> None:
         Id.from_uuid(value)
 
 
-@pytest.mark.parametrize("value", [uuid.UUID(int=0), uuid.uuid4()], ids=["nil", "v4"])
-def test_nil_and_random_uuids_are_refused(value: uuid.UUID) -> None:
+@pytest.mark.parametrize(
+    "value", ["00000000-0000-0000-0000-000000000000", "9f8b6f0e-3f0c-4d0c-8a58-0d5a0c3c7f11"]
+)
+def test_nil_and_random_uuids_are_refused(value: str) -> None:
     with pytest.raises(InvalidIdError, match="is not a version 1 UUID"):
-        Id.from_uuid(str(value))
+        Id.from_uuid(value)
 
 
 @pytest.mark.parametrize("flags", [0x400, FLAG_VALID, FLAG_VALID | 1, -1])

@@ -40,7 +40,9 @@ def open_store(
             )
         folder = Path(urllib.parse.unquote(parsed.path))
     elif parsed.scheme and "://" in text:
-        raise ConfigurationError(f"{text!r}: stores of kind {parsed.scheme!r} are not known; file is")
+        raise ConfigurationError(
+            f"{text!r}: stores of kind {parsed.scheme!r} are not known; file is"
+        )
     else:
         folder = Path(text)
     return FileStore(

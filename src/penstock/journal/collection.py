@@ -15,7 +15,15 @@ from penstock.journal.errors import IncompatibleSchemaError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RESERVED_COLUMNS: Final = ("_meta", "_journal", "_offset", "_producer", "_clock", "_flags", "_hints")
+RESERVED_COLUMNS: Final = (
+    "_meta",
+    "_journal",
+    "_offset",
+    "_producer",
+    "_clock",
+    "_flags",
+    "_hints",
+)
 """Names that stand beside a document's own columns in frames and in Spark."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -24,7 +32,7 @@ _KEY_TYPES_REFUSED: Final = (pa.types.is_nested, pa.types.is_floating)
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What a collection is. `schemas[i]` is its schema at version i + 1; the last one is current."""
+    """What a collection is. `schemas[i]` is its schema at version i + 1; the last is current."""
 
     name: str
     schemas: tuple[pa.Schema, ...]

@@ -97,9 +97,7 @@ def parse_as_of(text: str) -> AsOf:
     return moment
 
 
-def _at_frontier(
-    store: JournalStore, journal: str, frontier: Frontier, binding: int
-) -> JournalCut:
+def _at_frontier(store: JournalStore, journal: str, frontier: Frontier, binding: int) -> JournalCut:
     if frontier.unresolved_hints:
         raise ConfigurationError(
             "this frontier would show a part of a transaction:\n" + describe_unresolved(frontier)

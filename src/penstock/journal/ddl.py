@@ -7,7 +7,7 @@ person can read it; Arrow is what the code works with.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -39,7 +39,9 @@ _SYNONYMS: Final = {
     "TIMESTAMP_LTZ": "TIMESTAMP",
 }
 _NAMES: Final = {kind: name for name, kind in _SIMPLE.items()}
-_TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|[A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:])")
+_TOKEN: Final = re.compile(
+    r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|[A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:])"
+)
 _PLAIN_NAME: Final = r"[A-Za-z_][A-Za-z_0-9]*"
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -71,7 +73,7 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
     return schema_from_ddl(schema_to_ddl(schema))
 
 
-def _field_ddl(field: pa.Field, separator: str) -> str:
+def _field_ddl(field: pa.Field[Any], separator: str) -> str:
     name = field.name
     if not re.fullmatch(_PLAIN_NAME, name):
         name = "`" + name.replace("`", "``") + "`"
@@ -119,7 +121,7 @@ class _Parser:
             position = match.end()
         self._next = 0
 
-    def fields(self, end: str | None) -> Iterator[pa.Field]:
+    def fields(self, end: str | None) -> Iterator[pa.Field[Any]]:
         """Fields up to the token `end` (or the end of the text), separated by commas."""
         while self._peek() != end:
             name = self._take("a column name")

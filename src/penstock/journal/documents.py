@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.ids import CLOCK_NONE
 from penstock.sequence import Outcome, Sequenced, sequence_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from penstock.journal.cut import JournalCut
     from penstock.journal.store import JournalBatch, JournalStore, Range, States
@@ -80,9 +81,7 @@ def read_range(
                 batch.producers[keep],
                 batch.clocks[keep],
                 commits[rows][keep],
-                batch.documents
-                if len(keep) == batch.rows
-                else batch.documents.take(pa.array(keep)),
+                batch.documents if len(keep) == batch.rows else batch.documents.take(keep),
             )
 
 
@@ -143,9 +142,11 @@ def _fates(
             states = found.states
             for row in found.closes.tolist():
                 producer = int(batch.producers[row])
-                if batch.first_offset + row >= part.end and waiting.pop(producer, None) is not None:
-                    if found.outcomes[row] == Outcome.ACK_COMMIT:
-                        fates[producer] = int(batch.clocks[row])
+                if batch.first_offset + row < part.end or producer not in waiting:
+                    continue
+                del waiting[producer]
+                if found.outcomes[row] == Outcome.ACK_COMMIT:
+                    fates[producer] = int(batch.clocks[row])
             if not waiting:
                 break
     return fates

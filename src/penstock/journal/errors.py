@@ -48,7 +48,9 @@ class BadRowsError(ConfigurationError):
         row = "" if self.row is None else f" row {self.row},"
         column = "" if self.column is None else f" column {self.column!r},"
         place = (row + column).rstrip(",")
-        return f"rows refused for collection {self.collection!r}:{place and place + ':'} {self.reason}"
+        return (
+            f"rows refused for collection {self.collection!r}:{place and place + ':'} {self.reason}"
+        )
 
 
 class OffsetDroppedError(PenstockError):

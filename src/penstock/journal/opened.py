@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.journal.cut import take_cut
 from penstock.journal.producer import OpenProducer
+from penstock.journal.progress import frontier_of
 from penstock.journal.recovery import fence, recover
 from penstock.journal.store import JournalStore
 
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from penstock.frontier import Frontier
     from penstock.ids import Producer
+    from penstock.journal.cut import AsOf
 
 
 class OpenStore(JournalStore):
@@ -32,6 +36,14 @@ class OpenStore(JournalStore):
         for ledger in self.ledgers():
             if ledger.producer == producer:
                 fence(self, ledger)
+
+    def frontier(self, *collections: str, as_of: AsOf = None) -> Frontier:
+        """How far these collections have come together: no transaction is seen in part. Read each
+        of them `as_of` this frontier to see them at one and the same point."""
+        journals = [
+            journal.name for collection in collections for journal in self.journals(collection)
+        ]
+        return frontier_of(self, take_cut(self, journals, as_of))
 
     def __enter__(self) -> Self:
         return self

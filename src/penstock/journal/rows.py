@@ -27,6 +27,8 @@ Rows: TypeAlias = (
     "pa.Table | pa.RecordBatch | pd.DataFrame | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
 )
 
+Sizes: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
 ROW_BYTES_MAX: Final = 16 * 1024 * 1024
 """A document above this is almost always a mistake, and would take a frame for itself."""
 
@@ -73,7 +75,7 @@ def split_by_journal(
     codes = np.zeros(batch.num_rows, dtype=np.int64)
     values: list[tuple[object, ...]] = [()]
     for column in collection.partition_by:
-        encoded = cast("pa.DictionaryArray", batch.column(column).dictionary_encode("encode"))
+        encoded = batch.column(column).dictionary_encode("encode")
         dictionary = encoded.dictionary.to_pylist()
         codes = codes * len(dictionary) + encoded.indices.to_numpy()
         values = [(*known, value) for known in values for value in dictionary]
@@ -85,7 +87,7 @@ def split_by_journal(
     for index, known in enumerate(values):
         rows = order[starts[index] : starts[index + 1]]
         name = journal_name(collection.name, collection.partition_by, known)
-        yield name, batch.take(pa.array(rows))
+        yield name, batch.take(rows)
 
 
 def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int]:
@@ -95,9 +97,9 @@ def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int
     if isinstance(rows, pa.Table):
         return {name: rows.column(name).combine_chunks() for name in rows.column_names}, len(rows)
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas, without importing it
-        return {
-            str(name): pa.array(rows[name], from_pandas=True) for name in rows.columns
-        }, len(rows)
+        frame = cast("pd.DataFrame", rows)
+        columns = {str(name): pa.array(frame[name], from_pandas=True) for name in frame.columns}
+        return columns, len(frame)
     documents: Sequence[Any] = [rows] if isinstance(rows, Mapping) else cast("Sequence[Any]", rows)
     if isinstance(documents, str | bytes) or not isinstance(documents, Sequence):
         raise BadRowsError(
@@ -114,16 +116,19 @@ def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int
                 collection.name, index, None, f"is {type(document).__name__}, not a dict"
             )
         names.update(dict.fromkeys(document))
-    columns = {name: [document.get(name) for document in documents] for name in names}
-    return columns, len(documents)
+    values = {name: [document.get(name) for document in documents] for name in names}
+    return values, len(documents)
 
 
-def _convert(collection: str, field: pa.Field, values: Any) -> pa.Array:
+def _convert(collection: str, field: pa.Field[Any], values: Any) -> pa.Array[Any]:
     """Converts a column safely; on failure finds the first row that does not convert."""
     is_arrow = isinstance(values, pa.Array | pa.ChunkedArray)
 
-    def convert(part: Any) -> pa.Array:
-        return part.cast(field.type) if is_arrow else pa.array(part, type=field.type)
+    def convert(part: Any) -> pa.Array[Any]:
+        converted: pa.Array[Any] = (
+            part.cast(field.type) if is_arrow else pa.array(part, type=field.type)
+        )
+        return converted
 
     try:
         array = convert(values)
@@ -132,7 +137,7 @@ def _convert(collection: str, field: pa.Field, values: Any) -> pa.Array:
         value = values[row].as_py() if is_arrow else values[row]
         reason = f"value {str(value)[:60]!r} does not fit {field.type}: {error}".splitlines()[0]
         raise BadRowsError(collection, row, field.name, reason) from None
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    return array
 
 
 def _first_failing(values: Any, convert: Callable[[Any], object]) -> int:
@@ -171,7 +176,7 @@ def _refuse_oversized(collection: str, batch: pa.RecordBatch) -> None:
         )
 
 
-def row_bytes(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+def row_bytes(batch: pa.RecordBatch) -> Sizes:
     """How many bytes each row's values take, roughly: enough to find and to spread large rows."""
     total = np.zeros(batch.num_rows, dtype=np.int64)
     for column in batch.columns:
@@ -179,12 +184,17 @@ def row_bytes(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
     return total
 
 
-def _value_bytes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _value_bytes(array: pa.Array[Any]) -> Sizes:
     kind = array.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return cast("Any", pc.fill_null(pc.binary_length(array), 0)).to_numpy().astype(np.int64)
+    if isinstance(array, pa.StringArray | pa.BinaryArray):
+        lengths: Any = pc.fill_null(cast("Any", pc.binary_length(array)), 0)
+        sizes: Sizes = lengths.to_numpy().astype(np.int64)
+        return sizes
     if isinstance(array, pa.StructArray):
-        return np.sum([_value_bytes(child) for child in array.flatten()], axis=0, dtype=np.int64)
+        total = np.zeros(len(array), dtype=np.int64)
+        for child in array.flatten():
+            total += _value_bytes(child)
+        return total
     if isinstance(array, pa.MapArray):
         entries = _value_bytes(array.keys) + _value_bytes(array.items)
         return _sum_by_list(entries, array)
@@ -193,7 +203,8 @@ def _value_bytes(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.full(len(array), max(kind.bit_width // 8, 1), dtype=np.int64)
 
 
-def _sum_by_list(values: np.ndarray[Any, Any], lists: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    sums = np.concatenate([[0], np.cumsum(values)])
+def _sum_by_list(values: Sizes, lists: Any) -> Sizes:
+    sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values)])
     offsets = lists.offsets.to_numpy()
-    return (sums[offsets[1:]] - sums[offsets[:-1]]).astype(np.int64)
+    summed: Sizes = sums[offsets[1:]] - sums[offsets[:-1]]
+    return summed

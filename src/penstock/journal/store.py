@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.journal.names import EVERYTHING, Selector
 from penstock.sequence import ProducerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
     from penstock.ids import Producer
     from penstock.journal.collection import Collection
     from penstock.journal.frames import Payload

@@ -54,9 +54,7 @@ def reached(step: Step) -> None:
 class Transaction:
     """Made by `OpenProducer.transaction()`."""
 
-    def __init__(
-        self, store: JournalStore, ledger: ProducerLedger, producer: OpenProducer
-    ) -> None:
+    def __init__(self, store: JournalStore, ledger: ProducerLedger, producer: OpenProducer) -> None:
         self._store = store
         self._ledger = ledger
         self._producer = producer
@@ -132,9 +130,7 @@ class Transaction:
             return
         self._over = True
         try:
-            roll_back(
-                self._store, self._producer.id, tuple(self._touched.values()), self._ledger
-            )
+            roll_back(self._store, self._producer.id, tuple(self._touched.values()), self._ledger)
             self._ledger.clear()
         except ProducerFencedError:
             pass  # Who fenced this producer rolls it back.

@@ -7,6 +7,7 @@ looked at by whoever takes the lock next: whole frames stay, a torn one is cut.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class AppendFailedError(PenstockError):
-    """The disk refused an append (full, or broken). The journal is as before; mend and try again."""
+    """The disk refused an append: full, or broken. The journal is as before; mend it, try again."""
 
 
 class JournalFile:
@@ -88,13 +89,12 @@ class JournalFile:
         payloads: Sequence[Payload],
         check_open: Callable[[], None],
         collection: Collection,
-        is_live: Callable[[int], bool],
     ) -> Appended:
         with self._append_lock, locked(self._head_descriptor):
             written = self._written_and_sound()
             check_open()
             if written.bytes >= self._segment_bytes_max:
-                written = self._roll(written, collection, is_live)
+                written = self._roll(written, collection)
                 self._apply_retention(collection)
             buffers: list[object] = []
             offset, size = written.offset, written.bytes
@@ -160,18 +160,10 @@ class JournalFile:
 
     # Rolling, retention, suspension: all under the append lock
 
-    def _roll(
-        self, written: Position, collection: Collection, is_live: Callable[[int], bool]
-    ) -> Position:
-        """Seals the segment and begins the next, with the states of all producers in its header.
-        A producer that is retired and has no open span can never write again: it is left out."""
+    def _roll(self, written: Position, collection: Collection) -> Position:
+        """Seals the segment and begins the next, with the states of all producers in its header."""
         os.fdatasync(self._open_segment(written.segment))
         states, fault = self._states_at_end(written, collection)
-        states = {
-            producer: state
-            for producer, state in states.items()
-            if state.max_continue or is_live(producer)
-        }
         header = SegmentHeader(self.name, written.offset, collection.to_json(), states, fault)
         rolled = Position(written.offset, create_segment(self._folder, header), written.offset)
         self._head.set_written(rolled)
@@ -201,7 +193,7 @@ class JournalFile:
 
     def _apply_retention(self, collection: Collection) -> None:
         segments = list_segments(self._folder)
-        sizes = [os.stat(segment_path(self._folder, first)) for first in segments]
+        sizes = [segment_path(self._folder, first).stat() for first in segments]
         keep_from = 0
         if collection.retention_seconds is not None:
             oldest = time.time() - collection.retention_seconds
@@ -225,12 +217,12 @@ class JournalFile:
                 self._drop_segments(below, kept[0], suspended=False)
             return self._head.kept().first_offset
 
-    def suspend(self, collection: Collection, is_live: Callable[[int], bool]) -> None:
+    def suspend(self, collection: Collection) -> None:
         """Keeps no row at all, only the empty segment that says how to go on."""
         with self._append_lock, locked(self._head_descriptor):
             written = self._written_and_sound()
             if written.offset != written.segment:
-                written = self._roll(written, collection, is_live)
+                written = self._roll(written, collection)
             with self._sync_lock, locked(self._sync_descriptor):
                 self._head.set_synced(written)
             below = [first for first in list_segments(self._folder) if first < written.segment]
@@ -246,9 +238,7 @@ class JournalFile:
 
     # Reading
 
-    def read(
-        self, begin: int, end: int | None, builder: BatchBuilder
-    ) -> Iterator[JournalBatch]:
+    def read(self, begin: int, end: int | None, builder: BatchBuilder) -> Iterator[JournalBatch]:
         probe, synced = self.probe(), self._head.synced()
         if begin < probe.first_kept:
             raise OffsetDroppedError(self.name, begin, probe.first_kept)
@@ -300,9 +290,7 @@ class JournalFile:
         cuts = [first for first in list_segments(self._folder) if begin < first < end]
         bounds = [begin, *cuts, end]
         return [
-            Range(self.name, low, high)
-            for low, high in zip(bounds[:-1], bounds[1:], strict=True)
-            if low < high
+            Range(self.name, low, high) for low, high in itertools.pairwise(bounds) if low < high
         ]
 
     def states(self, at: int) -> tuple[int, States]:
@@ -325,7 +313,7 @@ class JournalFile:
             written = self._head.written()
             self._head.synced()
             self._head.kept()
-            size = os.stat(segment_path(self._folder, written.segment)).st_size
+            size = segment_path(self._folder, written.segment).stat().st_size
         except (DamagedHeadError, FileNotFoundError):
             written, size = None, 0
         if written is None or size != written.bytes:

@@ -152,7 +152,8 @@ class FileLedger(ProducerLedger):
                 if decision is None
                 else Decision(decision["clock"], tuple(decision["journals"])),
                 touches=tuple(
-                    Touch(*json.loads(line)) for line in touched.splitlines(keepends=True)
+                    Touch(*json.loads(line))
+                    for line in touched.splitlines(keepends=True)
                     if line.endswith("\n")
                 ),
                 settled=settled,
@@ -190,7 +191,7 @@ def list_ledgers(root: Path) -> list[FileLedger]:
     the two listings is then in at least one of them."""
     found: dict[str, FileLedger] = {}
     for place in ("producers", "retired"):
-        for name in os.listdir(root / place):
+        for name in (path.name for path in (root / place).iterdir()):
             if not name.startswith("."):
                 found[name] = FileLedger(root, Producer.from_hex(name))
     return [found[name] for name in sorted(found)]

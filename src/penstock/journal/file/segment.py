@@ -10,7 +10,7 @@ import json
 import os
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import google_crc32c
 import numpy as np
@@ -87,9 +87,7 @@ def segment_path(folder: Path, first_offset: int) -> Path:
 def list_segments(folder: Path) -> list[int]:
     """The first offsets of the journal's segments, ascending."""
     with os.scandir(folder) as entries:
-        return sorted(
-            int(entry.name[:20]) for entry in entries if entry.name.endswith(".segment")
-        )
+        return sorted(int(entry.name[:20]) for entry in entries if entry.name.endswith(".segment"))
 
 
 def create_segment(folder: Path, header: SegmentHeader) -> int:
@@ -281,10 +279,8 @@ class BatchBuilder:
         if not parts:
             documents = _no_columns(len(clocks))
         else:
-            documents = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        return JournalBatch(
-            self._journal, first_offset, producers, clocks, flags, documents, hints
-        )
+            documents = parts[0] if len(parts) == 1 else _joined(parts)
+        return JournalBatch(self._journal, first_offset, producers, clocks, flags, documents, hints)
 
     def _project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         count = batch.num_rows
@@ -300,7 +296,11 @@ class BatchBuilder:
         )
 
 
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+
+
 def _no_columns(count: int) -> pa.RecordBatch:
     """A batch that has rows but no columns, for who reads identities only."""
     empty = pa.StructArray.from_buffers(pa.struct([]), count, [None])
-    return pa.RecordBatch.from_struct_array(empty)
+    return pa.RecordBatch.from_struct_array(cast("pa.StructArray", empty))

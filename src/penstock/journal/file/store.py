@@ -8,11 +8,9 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigurationError, CorruptStorageError
-from penstock.ids import Producer
 from penstock.journal.collection import Collection, check_collection_name
 from penstock.journal.errors import UnknownCollectionError
 from penstock.journal.file.durable import locked, make_folder, replace_file
@@ -34,6 +32,7 @@ from penstock.journal.store import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -197,7 +196,6 @@ class FileStore(OpenStore):
                 payloads,
                 ledger.check_open if ledger is not None else lambda: None,
                 collection,
-                self._is_live,
             )
 
     def sync(self, journal: str, through: int) -> None:
@@ -233,7 +231,7 @@ class FileStore(OpenStore):
     def suspend(self, journal: str) -> None:
         collection = self._known(parse_journal_name(journal)[0])
         with self._journal(journal) as file:
-            file.suspend(collection, self._is_live)
+            file.suspend(collection)
 
     def _folder(self, journal: str) -> Path:
         collection, _, rest = journal.partition("/")
@@ -298,15 +296,14 @@ class FileStore(OpenStore):
                 ledger.retire()
             ledger.forget_if_old(now_s)
 
-    def _is_live(self, producer: int) -> bool:
-        return (self._root / "producers" / str(Producer.from_int64(producer))).exists()
-
 
 def _read_json(path: Path) -> dict[str, object]:
     try:
         data = json.loads(path.read_bytes())
     except ValueError as error:
-        raise CorruptStorageError(f"{path.name} is not readable JSON ({error}); restore it") from None
+        raise CorruptStorageError(
+            f"{path.name} is not readable JSON ({error}); restore it"
+        ) from None
     if not isinstance(data, dict):
         raise CorruptStorageError(f"{path.name} does not hold a JSON object; restore it")
     return data

@@ -1,0 +1,132 @@
+"""The frontier of a cut: how far each producer has come in each journal of it.
+
+Given back as `as_of`, it names the same documents for ever, whatever is appended meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.errors import RemoteProtocolError
+from penstock.frontier import (
+    Frontier,
+    JournalFrontier,
+    ProducerFrontier,
+    describe_unresolved,
+    reduce,
+)
+from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Kind, Producer
+from penstock.sequence import Outcome, ProducerState, sequence_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.journal.cut import JournalCut
+    from penstock.journal.store import JournalBatch, JournalStore, States
+
+Hint = tuple[str, int, int]
+"""Journal, producer and clock of a commit that an ACK in another journal tells of."""
+
+
+def frontier_of(store: JournalStore, cuts: Sequence[JournalCut], binding: int = 0) -> Frontier:
+    """The frontier at which exactly the documents of the cut are visible."""
+    read: dict[str, States] = {}
+    hints: dict[tuple[str, int], int] = {}
+    for cut in cuts:
+        read[cut.journal], found = _progress(store, cut)
+        for journal, producer, clock in found:
+            hints[journal, producer] = max(clock, hints.get((journal, producer), 0))
+    frontier = Frontier.of(_journal_frontiers(read, binding))
+    told: dict[str, dict[int, int]] = {}
+    for (journal, producer), clock in hints.items():
+        if journal in read:
+            told.setdefault(journal, {})[producer] = clock
+    frontier = reduce(frontier, Frontier.of(_hint_frontiers(told, binding)))
+    if frontier.unresolved_hints:
+        raise RemoteProtocolError(
+            "a producer marked a transaction as complete that is not acknowledged everywhere:\n"
+            + describe_unresolved(frontier)
+        )
+    return frontier
+
+
+def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]:
+    """The states at the end of a journal's cut, and the hints of the ACKs on the way there."""
+    begin, states = _start(store, cut)
+    hints: list[Hint] = []
+    stopped: set[int] = set()
+    for batch in store.read(cut.journal, begin, cut.end, columns=()):
+        rows = _rows_within(batch, cut, stopped)
+        found = sequence_batch(
+            batch.offsets[rows],
+            batch.producers[rows],
+            batch.clocks[rows],
+            batch.flags[rows],
+            states,
+        )
+        found.raise_fault(cut.journal)
+        states = found.states
+        for row, journals in batch.hints.items():
+            place = int(np.searchsorted(rows, row))
+            if place == len(rows) or rows[place] != row:
+                continue
+            if found.outcomes[place] in (Outcome.ACK_COMMIT, Outcome.ACK_EMPTY):
+                producer, clock = int(batch.producers[row]), int(batch.clocks[row])
+                hints += [(journal, producer, clock) for journal in journals]
+    return states, hints
+
+
+def _start(store: JournalStore, cut: JournalCut) -> tuple[int, States]:
+    """The latest known states that are not beyond any limit of the cut."""
+    for part in reversed(store.ranges(cut.journal, cut.begin, cut.end)):
+        begin, states = store.states(cut.journal, part.begin)
+        if all(state.last_commit <= cut.limit(producer) for producer, state in states.items()):
+            return begin, states
+    return store.states(cut.journal, cut.begin)
+
+
+def _rows_within(
+    batch: JournalBatch, cut: JournalCut, stopped: set[int]
+) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The rows that count: of each producer those before its first commit beyond its limit.
+    Producers that reach that point are added to `stopped`."""
+    keep = np.ones(batch.rows, dtype=bool)
+    closing = (batch.flags & 3) != Kind.CONTINUE
+    for producer in np.unique(batch.producers).tolist():
+        rows = batch.producers == producer
+        if producer in stopped:
+            keep[rows] = False
+            continue
+        beyond = np.flatnonzero(rows & closing & (batch.clocks > cut.limit(producer)))
+        if len(beyond):
+            stopped.add(producer)
+            rows[: beyond[0]] = False
+            keep[rows] = False
+    return np.flatnonzero(keep)
+
+
+def _journal_frontiers(read: dict[str, States], binding: int) -> Iterable[JournalFrontier]:
+    for journal in sorted(read, key=str.encode):
+        entries = [_entry(producer, state) for producer, state in read[journal].items()]
+        if entries:
+            yield JournalFrontier(journal, binding, _ordered(entries))
+
+
+def _hint_frontiers(told: dict[str, dict[int, int]], binding: int) -> Iterable[JournalFrontier]:
+    for journal in sorted(told, key=str.encode):
+        entries = [
+            ProducerFrontier(Producer.from_int64(producer), CLOCK_NONE, hinted_commit=clock)
+            for producer, clock in told[journal].items()
+        ]
+        yield JournalFrontier(journal, binding, _ordered(entries))
+
+
+def _entry(producer: int, state: ProducerState) -> ProducerFrontier:
+    last_commit = max(state.last_commit, CLOCK_FLOOR)
+    return ProducerFrontier(Producer.from_int64(producer), last_commit, offset=state.offset)
+
+
+def _ordered(entries: list[ProducerFrontier]) -> tuple[ProducerFrontier, ...]:
+    return tuple(sorted(entries, key=lambda entry: entry.producer))
