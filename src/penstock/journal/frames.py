@@ -1,7 +1,7 @@
 """Frames: the bytes of one append. docs/format.md has the layout; this is its only code.
 
-A frame is a 40-byte header and a payload. The payload is an Arrow IPC record batch (documents
-with their identity columns) or one acknowledgement. Both parts carry a CRC-32C, so that a torn
+A frame is a 48-byte header and a payload. The payload is an Arrow IPC record batch (documents
+with their identity columns) or one acknowledgement. Both parts carry a checksum, so that a torn
 or altered frame is known before anything of it is used.
 """
 
@@ -12,10 +12,10 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from penstock.checksum import checksum
 from penstock.errors import CorruptStorageError, LocalProtocolError
 from penstock.ids import Kind, Producer
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 FRAME_MAGIC: Final = b"PSF1"
-FRAME_HEADER: Final = struct.Struct("<4sBxHIIQQII")
+FRAME_HEADER: Final = struct.Struct("<4sBxHIIQQQQ")
 FRAME_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Checked before a payload is allocated: a damaged length must not ask for gigabytes."""
 FRAME_ROWS_MAX: Final = 65_536
@@ -56,7 +56,7 @@ class FrameHeader:
     payload_bytes: int
     first_offset: int
     appended_us: int
-    payload_crc: int
+    payload_sum: int
 
     @property
     def frame_bytes(self) -> int:
@@ -85,12 +85,12 @@ class Payload:
     schema_version: int
     rows: int
     body: pa.Buffer
-    body_crc: int
+    body_sum: int
 
     @classmethod
     def of(cls, kind: int, schema_version: int, rows: int, body: pa.Buffer) -> Payload:
         """With its checksum, taken here: outside of the journal's lock."""
-        return cls(kind, schema_version, rows, body, google_crc32c.value(body))
+        return cls(kind, schema_version, rows, body, checksum(body))
 
     @property
     def frame_bytes(self) -> int:
@@ -106,10 +106,10 @@ class Payload:
             self.body.size,
             first_offset,
             appended_us,
-            self.body_crc,
+            self.body_sum,
         )
-        unchecked = FRAME_HEADER.pack(*fields, 0)[:-4]
-        return FRAME_HEADER.pack(*fields, google_crc32c.value(unchecked))
+        unchecked = FRAME_HEADER.pack(*fields, 0)[:-8]
+        return FRAME_HEADER.pack(*fields, checksum(unchecked))
 
 
 def document_schema(schema: pa.Schema) -> pa.Schema:
@@ -167,16 +167,16 @@ def encode_ack(schema_version: int, ack: Ack) -> Payload:
 
 def decode_header(data: bytes) -> FrameHeader:
     """Reads and checks a header, its length limit included."""
-    magic, kind, version, rows, payload_bytes, first, appended, payload_crc, header_crc = (
+    magic, kind, version, rows, payload_bytes, first, appended, payload_sum, header_sum = (
         FRAME_HEADER.unpack(data)
     )
     if magic != FRAME_MAGIC:
         raise DamagedFrameError(f"no frame begins here (found {magic!r})")
-    if google_crc32c.value(data[:-4]) != header_crc:
+    if checksum(data[:-8]) != header_sum:
         raise DamagedFrameError("the frame header's checksum does not match")
     if payload_bytes > FRAME_PAYLOAD_BYTES_MAX or kind not in (KIND_DOCUMENTS, KIND_ACK):
         raise DamagedFrameError(f"a frame of kind {kind} with {payload_bytes} bytes cannot be")
-    return FrameHeader(kind, version, rows, payload_bytes, first, appended, payload_crc)
+    return FrameHeader(kind, version, rows, payload_bytes, first, appended, payload_sum)
 
 
 def check_payload(header: FrameHeader, body: pa.Buffer) -> None:
@@ -184,7 +184,7 @@ def check_payload(header: FrameHeader, body: pa.Buffer) -> None:
         raise DamagedFrameError(
             f"the frame ends after {body.size} of its {header.payload_bytes} bytes"
         )
-    if google_crc32c.value(body) != header.payload_crc:
+    if checksum(body) != header.payload_sum:
         raise DamagedFrameError("the frame's checksum does not match")
 
 

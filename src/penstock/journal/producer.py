@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock.errors import LocalProtocolError
-from penstock.ids import CLOCK_FLOOR, CLOCK_TICK, Kind, clock_from_unix
+from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, CLOCK_TICK, Kind, clock_from_unix
 from penstock.journal.errors import ProducerFencedError
 from penstock.journal.frames import Payload, encode_documents
 from penstock.journal.recovery import fence, recover
@@ -32,14 +32,23 @@ CLOCK_WRITE_MAX: Final = 2**63 - 1
 """Spark has no unsigned numbers. The year 3409 is far enough."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of one journal, from their first clock to their last."""
+
+    journal: str
+    first_clock: int
+    last_clock: int
+    payloads: tuple[Payload, ...]
+
+
 @dataclass(slots=True)
 class Stamped:
     """Documents with their identities, ready to be sent, and sent again if need be: a document
     that arrives twice with one identity is read once."""
 
     collection: str
-    parts: tuple[tuple[str, int, int, tuple[Payload, ...]], ...]
-    """Journal, first clock, last clock, payloads."""
+    parts: tuple[Part, ...]
     rows: int
     sent: set[str] = field(default_factory=set)
 
@@ -92,16 +101,18 @@ class OpenProducer:
                     "a transaction of this producer is open: append through the transaction, "
                     "or end it first, or use a second producer"
                 )
-            for journal, first, last, payloads in stamped.parts:
-                if first <= self._last_sent.get(journal, 0) and journal not in stamped.sent:
+            for part in stamped.parts:
+                journal = part.journal
+                last_sent = self._last_sent.get(journal, CLOCK_NONE)
+                if part.first_clock <= last_sent and journal not in stamped.sent:
                     raise LocalProtocolError(
                         f"{journal}: newer rows of this producer were sent before these, which "
                         "would now pass for duplicates and be lost; stamp the rows again"
                     )
-                appended = self._store.append(journal, payloads, self._ledger)
+                appended = self._store.append(journal, part.payloads, self._ledger)
                 self._store.sync(journal, appended.end)
                 stamped.sent.add(journal)
-                self._last_sent[journal] = max(last, self._last_sent.get(journal, 0))
+                self._last_sent[journal] = max(part.last_clock, last_sent)
                 self._last_commit[journal] = self._last_sent[journal]
 
     def transaction(self) -> Transaction:
@@ -169,7 +180,7 @@ class OpenProducer:
                     continue
                 clocks = self._take_clocks(documents.num_rows)
                 payloads = tuple(encode_documents(spec.version, documents, self.id, clocks, kind))
-                parts.append((journal, int(clocks[0]), int(clocks[-1]), payloads))
+                parts.append(Part(journal, int(clocks[0]), int(clocks[-1]), payloads))
             return Stamped(collection, tuple(parts), batch.num_rows)
 
     def _take_clocks(self, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

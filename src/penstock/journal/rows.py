@@ -92,10 +92,12 @@ def split_by_journal(
 
 def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int]:
     """Each column's values (an Arrow array or a list), and how many rows there are."""
-    if isinstance(rows, pa.RecordBatch):
-        rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
-        return {name: rows.column(name).combine_chunks() for name in rows.column_names}, len(rows)
+        rows = rows.combine_chunks()
+        batches = rows.to_batches()
+        rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
+    if isinstance(rows, pa.RecordBatch):
+        return dict(zip(rows.schema.names, rows.columns, strict=True)), rows.num_rows
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas, without importing it
         frame = cast("pd.DataFrame", rows)
         columns = {str(name): pa.array(frame[name], from_pandas=True) for name in frame.columns}
@@ -122,7 +124,9 @@ def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int
 
 def _convert(collection: str, field: pa.Field[Any], values: Any) -> pa.Array[Any]:
     """Converts a column safely; on failure finds the first row that does not convert."""
-    is_arrow = isinstance(values, pa.Array | pa.ChunkedArray)
+    is_arrow = isinstance(values, pa.Array)
+    if is_arrow and values.type == field.type:
+        return cast("pa.Array[Any]", values)
 
     def convert(part: Any) -> pa.Array[Any]:
         converted: pa.Array[Any] = (

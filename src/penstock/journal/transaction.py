@@ -66,12 +66,13 @@ class Transaction:
         """Adds rows to the transaction; gives how many. Refused rows leave it as it was."""
         self._check_open()
         stamped = self._producer.stamp_continue(collection, rows)
-        new = {journal for journal, *_ in stamped.parts} - self._touched.keys()
+        new = {part.journal for part in stamped.parts} - self._touched.keys()
         if len(self._touched) + len(new) > TRANSACTION_JOURNALS_MAX:
             raise LocalProtocolError(
                 f"a transaction reaches at most {TRANSACTION_JOURNALS_MAX} journals; split it"
             )
-        for journal, _, _, payloads in stamped.parts:
+        for part in stamped.parts:
+            journal = part.journal
             if journal not in self._touched:
                 touch = Touch(
                     journal, self._write_head(journal), self._producer.last_commit(journal)
@@ -79,7 +80,7 @@ class Transaction:
                 self._ledger.touch(touch)
                 self._touched[journal] = touch
                 reached(Step.TOUCHED)
-            self._ends[journal] = self._store.append(journal, payloads, self._ledger).end
+            self._ends[journal] = self._store.append(journal, part.payloads, self._ledger).end
             reached(Step.APPENDED)
         return stamped.rows
 

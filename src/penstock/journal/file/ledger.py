@@ -20,8 +20,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import google_crc32c
-
+from penstock.checksum import checksum
 from penstock.errors import CommitFailedError, CommitStateUnknownError, CorruptStorageError
 from penstock.ids import Producer
 from penstock.journal.errors import ProducerFencedError
@@ -199,7 +198,7 @@ def list_ledgers(root: Path) -> list[FileLedger]:
 
 def _sealed(data: dict[str, Any]) -> bytes:
     text = json.dumps(data).encode()
-    return b"%08x %s\n" % (google_crc32c.value(text), text)
+    return b"%016x %s\n" % (checksum(text), text)
 
 
 def _unsealed(path: Path) -> dict[str, Any] | None:
@@ -209,8 +208,8 @@ def _unsealed(path: Path) -> dict[str, Any] | None:
         if not path.parent.exists():
             raise
         return None
-    crc, _, text = data.rstrip(b"\n").partition(b" ")
-    if b"%08x" % google_crc32c.value(text) != crc:
+    found, _, text = data.rstrip(b"\n").partition(b" ")
+    if b"%016x" % checksum(text) != found:
         raise CorruptStorageError(
             f"{path.parent.name}/{path.name} is damaged: its checksum does not match. "
             "Restore it from a copy; without it a transaction's fate is not known"

@@ -12,10 +12,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from penstock.checksum import checksum
 from penstock.ids import Kind, Producer
 from penstock.journal.errors import CorruptJournalError
 from penstock.journal.file.durable import sync_folder, write_file
@@ -41,10 +41,12 @@ if TYPE_CHECKING:
 
 SEGMENT_MAGIC: Final = b"PENSTOCK"
 SEGMENT_VERSION: Final = 1
-_PREFIX: Final = struct.Struct("<8sIII4x")
+_PREFIX: Final = struct.Struct("<8sIIQ")
 _HEADER_BYTES_MAX: Final = 64 * 1024 * 1024
-_STEP_BYTES: Final = 4 * 1024 * 1024
-"""How much is read at a time: large enough for speed, small enough to keep many readers."""
+_STEP_BYTES: Final = 256 * 1024
+"""How much is read at a time where frames are small."""
+_LARGE_FRAME_BYTES: Final = 64 * 1024
+"""From here on a frame is read by itself, and makes a batch by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,7 @@ class SegmentHeader:
             }
         ).encode()
         text += b" " * (-len(text) % 8)
-        crc = google_crc32c.value(text)
-        return _PREFIX.pack(SEGMENT_MAGIC, SEGMENT_VERSION, len(text), crc) + text
+        return _PREFIX.pack(SEGMENT_MAGIC, SEGMENT_VERSION, len(text), checksum(text)) + text
 
 
 def segment_path(folder: Path, first_offset: int) -> Path:
@@ -108,10 +109,12 @@ class SegmentReader:
         self._journal = journal
         self._path = segment_path(folder, first_offset)
         self._first_offset = first_offset
-        self._descriptor = os.open(self._path, os.O_RDONLY)
+        # Arrow's own file reads into Arrow's own memory, which is reused from step to step;
+        # fresh memory for every step costs several times the read itself.
+        self._file = pa.OSFile(str(self._path), "rb")
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
     def __enter__(self) -> SegmentReader:
         return self
@@ -120,14 +123,14 @@ class SegmentReader:
         self.close()
 
     def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
+        return self._file.size()
 
     def header(self) -> tuple[SegmentHeader, int]:
         """The header, and the position of the first frame."""
-        prefix = os.pread(self._descriptor, _PREFIX.size, 0)
+        prefix = self._read(0, _PREFIX.size).to_pybytes()
         if len(prefix) < _PREFIX.size:
             raise self._damaged(0, "the segment header is cut short")
-        magic, version, text_bytes, crc = _PREFIX.unpack(prefix)
+        magic, version, text_bytes, found = _PREFIX.unpack(prefix)
         if magic != SEGMENT_MAGIC:
             raise self._damaged(0, "this is not a Penstock segment")
         if version != SEGMENT_VERSION:
@@ -136,8 +139,8 @@ class SegmentReader:
             )
         if text_bytes > _HEADER_BYTES_MAX:
             raise self._damaged(0, f"a segment header of {text_bytes} bytes cannot be")
-        text = os.pread(self._descriptor, text_bytes, _PREFIX.size)
-        if len(text) < text_bytes or google_crc32c.value(text) != crc:
+        text = self._read(_PREFIX.size, text_bytes).to_pybytes()
+        if len(text) < text_bytes or checksum(text) != found:
             raise self._damaged(0, "the segment header's checksum does not match")
         data = json.loads(text)
         states = {
@@ -152,11 +155,18 @@ class SegmentReader:
     def frames(
         self, position: int, offset: int, limit: int, skip_below: int = 0
     ) -> Iterator[list[tuple[FrameHeader, pa.Buffer]]]:
-        """Checked frames from a frame's position up to the byte `limit`, in steps. Frames that
-        end at or below the row offset `skip_below` are passed over unread."""
+        """Checked frames from a frame's position up to the byte `limit`: a large one by itself,
+        small ones in groups. What ends at or below the offset `skip_below` is passed over."""
         while position < limit:
+            large = self._large_header(position, offset, limit)
+            if large is not None:
+                if large.end_offset > skip_below:
+                    yield [self._frame(position, large, limit)]
+                offset = large.end_offset
+                position += large.frame_bytes
+                continue
             want = min(_STEP_BYTES, limit - position)
-            step = pa.py_buffer(os.pread(self._descriptor, want, position))
+            step = self._read(position, want)
             if step.size < want:
                 raise self._damaged(
                     position, f"the file ends {want - step.size} bytes before its journal does"
@@ -164,8 +174,9 @@ class SegmentReader:
             found = []
             at = 0
             while at + FRAME_HEADER.size <= step.size:
-                header = self._frame_header(position + at, step, at, offset)
-                if at + header.frame_bytes > step.size:
+                data = step.slice(at, FRAME_HEADER.size).to_pybytes()
+                header = self._frame_header(position + at, data, offset)
+                if at + header.frame_bytes > step.size or header.payload_bytes > _LARGE_FRAME_BYTES:
                     break
                 if header.end_offset > skip_below:
                     body = step.slice(at + FRAME_HEADER.size, header.payload_bytes)
@@ -174,12 +185,7 @@ class SegmentReader:
                 offset = header.end_offset
                 at += header.frame_bytes
             if at == 0:
-                # A frame longer than one step: read just that one.
-                header, body = self._long_frame(position, offset, limit)
-                if header.end_offset > skip_below:
-                    found.append((header, body))
-                offset = header.end_offset
-                at = header.frame_bytes
+                raise self._damaged(position, "a frame is cut short")
             position += at
             if found:
                 yield found
@@ -190,29 +196,43 @@ class SegmentReader:
         size = self.size()
         while position < size:
             try:
-                header, _ = self._long_frame(position, offset, size)
+                header, _ = self._frame(position, self._header_at(position, offset, size), size)
             except CorruptJournalError as error:
                 return position, offset, error.reason
             offset = header.end_offset
             position += header.frame_bytes
         return position, offset, None
 
-    def _long_frame(self, position: int, offset: int, limit: int) -> tuple[FrameHeader, pa.Buffer]:
+    def _read(self, position: int, size: int) -> pa.Buffer:
+        """Up to `size` bytes from a position; fewer at the end of the file."""
+        self._file.seek(position)
+        return self._file.read_buffer(size)
+
+    def _large_header(self, position: int, offset: int, limit: int) -> FrameHeader | None:
+        header = self._header_at(position, offset, limit)
+        return header if header.payload_bytes > _LARGE_FRAME_BYTES else None
+
+    def _header_at(self, position: int, offset: int, limit: int) -> FrameHeader:
         if position + FRAME_HEADER.size > limit:
             raise self._damaged(position, "a frame header is cut short")
-        data = os.pread(self._descriptor, FRAME_HEADER.size, position)
-        header = self._frame_header(position, pa.py_buffer(data), 0, offset)
+        self._file.seek(position)
+        data = self._file.read(FRAME_HEADER.size)
+        if len(data) < FRAME_HEADER.size:
+            raise self._damaged(position, "the file ends before its journal does")
+        return self._frame_header(position, data, offset)
+
+    def _frame(
+        self, position: int, header: FrameHeader, limit: int
+    ) -> tuple[FrameHeader, pa.Buffer]:
         if position + header.frame_bytes > limit:
             raise self._damaged(position, "a frame is cut short")
-        body = pa.py_buffer(
-            os.pread(self._descriptor, header.payload_bytes, position + FRAME_HEADER.size)
-        )
+        body = self._read(position + FRAME_HEADER.size, header.payload_bytes)
         self._check(position, header, body)
         return header, body
 
-    def _frame_header(self, position: int, step: pa.Buffer, at: int, offset: int) -> FrameHeader:
+    def _frame_header(self, position: int, data: bytes, offset: int) -> FrameHeader:
         try:
-            header = decode_header(step.slice(at, FRAME_HEADER.size).to_pybytes())
+            header = decode_header(data)
         except DamagedFrameError as error:
             raise self._damaged(position, str(error)) from None
         if header.first_offset != offset:
@@ -236,64 +256,74 @@ class BatchBuilder:
 
     def __init__(self, journal: str, collection: Collection, columns: Sequence[str] | None) -> None:
         self._journal = journal
-        self._collection = collection
         names = collection.schema.names if columns is None else list(columns)
         self._schema = pa.schema(
             [collection.schema.field(name).with_nullable(True) for name in names]
         )
         self._written = [document_schema(schema) for schema in collection.schemas]
-
-    @property
-    def newest_version(self) -> int:
-        return self._collection.version
+        self._places = [
+            [schema.get_field_index(name) for name in names] for schema in self._written
+        ]
+        """For each version, where the wanted columns are in its frames; -1 for later ones."""
 
     def build(self, frames: list[tuple[FrameHeader, pa.Buffer]]) -> JournalBatch:
         """One batch out of consecutive frames."""
-        ids: list[tuple[np.ndarray[Any, Any], ...]] = []
-        parts: list[pa.RecordBatch] = []
+        built = [self._build_one(header, body) for header, body in frames]
+        if len(built) == 1:
+            return built[0]
         hints: dict[int, tuple[str, ...]] = {}
-        first_offset = frames[0][0].first_offset
-        for header, body in frames:
-            if header.kind == KIND_ACK:
-                ack = decode_ack(body)
-                ids.append(
-                    (
-                        np.array([ack.producer.int64], dtype=np.int64),
-                        np.array([ack.clock], dtype=np.uint64),
-                        np.array([Kind.ACK], dtype=np.uint16),
-                    )
-                )
-                if len(self._schema):
-                    parts.append(self._nulls(1))
-                if ack.hints:
-                    hints[header.first_offset - first_offset] = ack.hints
-            else:
-                batch = decode_documents(body, self._written[header.schema_version - 1])
-                ids.append(tuple(batch.column(index).to_numpy() for index in range(3)))
-                if len(self._schema):
-                    parts.append(self._project(batch))
-        producers, clocks, flags = (
-            column[0] if len(column) == 1 else np.concatenate(column)
-            for column in zip(*ids, strict=True)
+        row = 0
+        for batch in built:
+            if batch.hints:
+                hints[row] = batch.hints[0]
+            row += batch.rows
+        return JournalBatch(
+            self._journal,
+            built[0].first_offset,
+            np.concatenate([batch.producers for batch in built]),
+            np.concatenate([batch.clocks for batch in built]),
+            np.concatenate([batch.flags for batch in built]),
+            _joined([batch.documents for batch in built])
+            if len(self._schema)
+            else _no_columns(row),
+            hints,
         )
-        if not parts:
-            documents = _no_columns(len(clocks))
-        else:
-            documents = parts[0] if len(parts) == 1 else _joined(parts)
-        return JournalBatch(self._journal, first_offset, producers, clocks, flags, documents, hints)
 
-    def _project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        count = batch.num_rows
-        columns = []
-        for field_ in self._schema:
-            index = batch.schema.get_field_index(field_.name)
-            columns.append(pa.nulls(count, field_.type) if index < 0 else batch.column(index))
+    def _build_one(self, header: FrameHeader, body: pa.Buffer) -> JournalBatch:
+        if header.kind == KIND_ACK:
+            ack = decode_ack(body)
+            return JournalBatch(
+                self._journal,
+                header.first_offset,
+                np.array([ack.producer.int64], dtype=np.int64),
+                np.array([ack.clock], dtype=np.uint64),
+                np.array([Kind.ACK], dtype=np.uint16),
+                self._select(1, [pa.nulls(1, field_.type) for field_ in self._schema]),
+                {0: ack.hints} if ack.hints else {},
+            )
+        version = header.schema_version - 1
+        batch = decode_documents(body, self._written[version])
+        producers, clocks, flags, *_ = columns = batch.columns
+        wanted = [
+            columns[place]
+            if place >= 0
+            else pa.nulls(batch.num_rows, self._schema.field(index).type)
+            for index, place in enumerate(self._places[version])
+        ]
+        return JournalBatch(
+            self._journal,
+            header.first_offset,
+            producers.to_numpy(),
+            clocks.to_numpy(),
+            flags.to_numpy(),
+            self._select(batch.num_rows, wanted),
+            {},
+        )
+
+    def _select(self, count: int, columns: list[pa.Array[Any]]) -> pa.RecordBatch:
+        if not columns:
+            return _no_columns(count)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-    def _nulls(self, count: int) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [pa.nulls(count, field_.type) for field_ in self._schema], schema=self._schema
-        )
 
 
 def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
@@ -69,7 +69,7 @@ class FileStore(OpenStore):
         self._open: OrderedDict[str, JournalFile] = OrderedDict()
         self._in_use: dict[str, int] = {}
         self._lock = threading.RLock()
-        self._collections: dict[str, Collection] = {}
+        self._collections: dict[str, tuple[bytes, Collection]] = {}
         self._pid = os.getpid()
         self._prepare(create)
 
@@ -90,7 +90,7 @@ class FileStore(OpenStore):
                 make_folder(self._root / part)
             make_ledger_folders(self._root)
             replace_file(marker, json.dumps({"format": FORMAT_VERSION}).encode())
-        found = _read_json(marker).get("format")
+        found = _parse_json(marker.name, marker.read_bytes()).get("format")
         if found != FORMAT_VERSION:
             raise ConfigurationError(
                 f"{self.url} has store format {found}, and this Penstock reads {FORMAT_VERSION}"
@@ -139,15 +139,18 @@ class FileStore(OpenStore):
         check_collection_name(name)
         path = self._collection_path(name)
         try:
-            loaded = Collection.from_json(_read_json(path))
+            text = path.read_bytes()
         except FileNotFoundError:
             raise UnknownCollectionError(name, tuple(self.collections())) from None
-        self._collections[name] = loaded
-        return loaded
+        known_text, known = self._collections.get(name, (b"", None))
+        if known is None or text != known_text:
+            known = Collection.from_json(_parse_json(path.name, text))
+            self._collections[name] = (text, known)
+        return known
 
     def _known(self, name: str, version: int = 1) -> Collection:
         """The collection from memory, if that is new enough."""
-        known = self._collections.get(name)
+        _, known = self._collections.get(name, (b"", None))
         return known if known is not None and known.version >= version else self._load(name)
 
     @contextlib.contextmanager
@@ -297,13 +300,11 @@ class FileStore(OpenStore):
             ledger.forget_if_old(now_s)
 
 
-def _read_json(path: Path) -> dict[str, object]:
+def _parse_json(name: str, text: bytes) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(text)
     except ValueError as error:
-        raise CorruptStorageError(
-            f"{path.name} is not readable JSON ({error}); restore it"
-        ) from None
+        raise CorruptStorageError(f"{name} is not readable JSON ({error}); restore it") from None
     if not isinstance(data, dict):
-        raise CorruptStorageError(f"{path.name} does not hold a JSON object; restore it")
+        raise CorruptStorageError(f"{name} does not hold a JSON object; restore it")
     return data

@@ -1,0 +1,1 @@
+"""What each command takes. The work is in the modules of the folder above."""

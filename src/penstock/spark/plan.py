@@ -1,0 +1,141 @@
+"""Planning a read, on the driver: the cut is taken once, and the tasks get their shares of it."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import Filter, InputPartition
+
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.journal import open_store
+from penstock.journal.cut import JournalCut, take_cut
+from penstock.journal.names import Selector
+from penstock.spark.buckets import check_key
+from penstock.spark.filters import prune
+from penstock.spark.options import ReadOptions, View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.journal.opened import OpenStore
+    from penstock.journal.store import Range
+
+PARTITIONS_MAX: Final = 256
+"""Tasks cost some 20 ms each however little they read. Beyond this, ranges share a task."""
+SHUFFLE_PARTITIONS_DEFAULT: Final = 8
+"""Each reads all rows, so few are better than many."""
+_RANGE_COST_ROWS: Final = 500
+"""Opening a range takes about as long as reading this many rows."""
+_STORES_OPEN_MAX: Final = 16
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A range of a journal, and the cut that it belongs to."""
+
+    range: Range
+    cut: JournalCut
+
+
+class ReadPartition(InputPartition):
+    """What one task reads: its shares by journal and offset, and which bucket of their keys."""
+
+    def __init__(
+        self, store: str, shares: Sequence[Share], bucket: int = 0, buckets: int = 1
+    ) -> None:
+        super().__init__(None)
+        self.store = store
+        self.shares = tuple(shares)
+        self.bucket = bucket
+        self.buckets = buckets
+
+
+@functools.lru_cache(maxsize=_STORES_OPEN_MAX)
+def opened(url: str) -> OpenStore:
+    """The store, opened once in each process."""
+    return open_store(url, create=False)
+
+
+def plan(options: ReadOptions, conditions: Sequence[Filter]) -> list[InputPartition]:
+    """The partitions of a read of just now."""
+    store = opened(options.store)
+    check_key(store.collection(options.collection), options.shuffle_key)
+    journals = select_journals(store, options, conditions)
+    if options.view is View.RAW:
+        cuts = _raw_cuts(store, options, journals)
+    else:
+        recover_if_possible(store)
+        cuts = take_cut(store, journals, options.cut_at(), options.binding)
+    shares = [
+        Share(part, cut) for cut in cuts for part in store.ranges(cut.journal, cut.begin, cut.end)
+    ]
+    if options.shuffle_key:
+        wanted = options.shuffle_partitions or min(SHUFFLE_PARTITIONS_DEFAULT, len(shares))
+        buckets = max(wanted, 1)
+        return [ReadPartition(store.url, shares, bucket, buckets) for bucket in range(buckets)]
+    # Spark makes a partition of its own out of none at all, so there is always one.
+    return [ReadPartition(store.url, group) for group in _groups(shares)] or [
+        ReadPartition(store.url, ())
+    ]
+
+
+def select_journals(
+    store: OpenStore, options: ReadOptions, conditions: Sequence[Filter] = ()
+) -> list[str]:
+    collection = store.collection(options.collection)
+    selector = Selector.parse(options.partitions, collection.partition_by)
+    found = [
+        (journal.name, journal.labels) for journal in store.journals(collection.name, selector)
+    ]
+    return prune(conditions, found, collection.schema, collection.partition_by)
+
+
+def recover_if_possible(store: OpenStore) -> None:
+    """Settles dead producers' transactions, so that what is committed is seen. Without it (the
+    store may be read-only) they stay hidden, whole."""
+    try:
+        store.recover()
+    except (OSError, PenstockError) as error:
+        log.warning("%s: reading without recovery: %s", store.url, error)
+
+
+def _raw_cuts(store: OpenStore, options: ReadOptions, journals: list[str]) -> list[JournalCut]:
+    if options.bounds is None:
+        probes = {journal: store.probe(journal) for journal in journals}
+        return [
+            JournalCut(journal, probe.first_kept, probe.write_head)
+            for journal, probe in probes.items()
+        ]
+    strange = options.bounds.keys() - set(journals)
+    if strange and not options.partitions:
+        raise ConfigurationError(f"option 'bounds' names {min(strange)!r}, which is not here")
+    return [
+        JournalCut(journal, *options.bounds[journal])
+        for journal in journals
+        if journal in options.bounds
+    ]
+
+
+def _groups(shares: Sequence[Share]) -> list[list[Share]]:
+    """At most PARTITIONS_MAX groups of about as many rows each, largest shares first."""
+    if len(shares) <= PARTITIONS_MAX:
+        return [[share] for share in shares]
+    lightest = [(0, group) for group in range(PARTITIONS_MAX)]
+    groups: list[list[Share]] = [[] for _ in range(PARTITIONS_MAX)]
+    for share in sorted(shares, key=_cost, reverse=True):
+        cost, group = lightest[0]
+        groups[group].append(share)
+        heapq.heapreplace(lightest, (cost + _cost(share), group))
+    for members in groups:
+        members.sort(key=lambda share: (share.range.journal.encode(), share.range.begin))
+    return groups
+
+
+def _cost(share: Share) -> int:
+    return share.range.end - share.range.begin + _RANGE_COST_ROWS
