@@ -321,7 +321,7 @@ SCALES: Final[list[Callable[[int], int]]] = [
 def streams(draw: st.DrawFn) -> Stream:
     """A few producers interleaved, whose clocks collide a lot, after any states."""
     scale = draw(st.sampled_from(SCALES))
-    drift = draw(st.integers(0, 1))
+    is_ascending, drift = draw(st.sampled_from([(False, 0), (False, 1), (True, 1)]))
     pool = [
         Producer(bytes([number * 37 % 256, 0, 0, 0, 0, number])).int64
         for number in range(draw(st.sampled_from([1, 2, 4, 40])))
@@ -344,8 +344,10 @@ def streams(draw: st.DrawFn) -> Stream:
     for index, (producer, kind, variant, base, aim) in enumerate(drawn):
         state = known.get(producer, UNSEEN)
         flags = FLAGS[kind][variant]
-        clock = scale(base + drift * index)
-        if aim == 0:  # where most decisions are: exactly at the last commit or the end of the span
+        clock = scale(drift * index + (0 if is_ascending else base))
+        if (
+            aim == 0 and not is_ascending
+        ):  # where most decisions are: exactly at the last commit or the end of the span
             clock = state.max_continue if base % 2 else state.last_commit
         try:
             _, last_commit, max_continue = sequence(
@@ -521,6 +523,13 @@ def test_many_outside_documents_with_and_without_duplicates() -> None:
     assert np.flatnonzero(repeated.outcomes == Outcome.OUTSIDE_DUPLICATE).tolist() == [
         *range(600, 700)
     ]
+
+
+@pytest.mark.parametrize("repeated", [P, Q])
+def test_ascending_documents_may_still_repeat_what_earlier_batches_had(repeated: int) -> None:
+    rows = [(P, O, 10), (Q, O, 20)] if repeated == Q else [(Q, O, 10), (P, O, 20)]
+    result = batch(rows, {repeated: ProducerState(25, 0, -1)})
+    assert result.outcomes.tolist() == [Outcome.OUTSIDE_COMMIT, Outcome.OUTSIDE_DUPLICATE]
 
 
 @pytest.mark.parametrize(("spread", "ranked"), [(1, False), (2**63, True)])

@@ -53,16 +53,16 @@ def align(frontiers: Sequence[Frontier]) -> Alignment:
         own = np.arange(first.journal_count)
         return Alignment(first.journal_count, (own,) * len(frontiers))
     names = pa.concat_arrays([frontier.journal_names for frontier in frontiers])
-    encoded = names.dictionary_encode()
-    ranks = _ranks(pc.sort_indices(encoded.dictionary).to_numpy())
-    keys = ranks[encoded.indices.to_numpy()] << 16
-    keys += np.concatenate([frontier.bindings for frontier in frontiers])
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
+    # Sorting runs that are sorted already is quicker than hashing names to find the equal ones.
+    by_name = pc.sort_indices(names).to_numpy()
+    bindings = np.concatenate([frontier.bindings for frontier in frontiers])
+    keys = _distinct_names(names.take(by_name)) << 16 | bindings[by_name]
+    by_key = np.argsort(keys, kind="stable")
+    keys = keys[by_key]
     new = np.ones(len(keys), np.int64)
-    new[1:] = ordered[1:] != ordered[:-1]
+    new[1:] = keys[1:] != keys[:-1]
     positions = np.empty(len(keys), np.int64)
-    positions[order] = np.cumsum(new) - 1
+    positions[by_name[by_key]] = np.cumsum(new) - 1
     stops = np.cumsum([frontier.journal_count for frontier in frontiers])
     return Alignment(int(new.sum()), tuple(np.split(positions, stops[:-1])))
 
@@ -83,6 +83,15 @@ def matching_rows(frontier: Frontier, other: Frontier, rows: Int64Array) -> Int6
     sought = keys[rows]
     found = np.minimum(np.searchsorted(other_keys, sought), other.entry_count - 1)
     return np.where(other_keys[found] == sought, found, -1)
+
+
+def _distinct_names(ordered: pa.StringArray) -> Int64Array:
+    """Numbers names that are in order: equal names alike, and every other one more."""
+    count = len(ordered)
+    same = pc.equal(ordered.slice(0, count - 1), ordered.slice(1)).to_numpy(zero_copy_only=False)
+    numbers = np.zeros(count, np.int64)
+    np.cumsum(~same, out=numbers[1:])
+    return numbers
 
 
 def _ranks(order: Int64Array) -> Int64Array:

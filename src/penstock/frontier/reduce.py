@@ -131,7 +131,7 @@ def _reduce_aligned(parts: Sequence[Frontier], alignment: Alignment) -> Frontier
     says_open = (offsets == np.repeat(farthest, group_lengths)) & (
         commits == np.repeat(last_commits, group_lengths)
     )
-    is_open = np.logical_or.reduceat(says_open, starts)
+    is_open = np.maximum.reduceat(says_open.view(np.uint8), starts).view(np.bool_)
 
     rows = order[starts]
     journals = np.concatenate(

@@ -36,7 +36,6 @@ def local_session(app: str, cores: int = CORES_DEFAULT, **conf: str | int | bool
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
-        "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": cores,
         "spark.sql.python.filterPushdown.enabled": True,

