@@ -30,10 +30,17 @@ Entries: TypeAlias = dict[tuple[str, int], dict[int, Entry]]
 
 
 def frontier(first: int, seed: int) -> Frontier:
-    """So many journals from the first one on, each written by four of a thousand producers."""
+    """So many journals from the first one on, each written by four of a thousand producers.
+
+    Who writes a journal is a matter of the journal, so both sides mostly have the same four; one
+    in eight is a producer that only one side has met.
+    """
     random = np.random.default_rng(seed)
     names = [f"acme/orders/{number:08x}/pivot=00" for number in range(first, first + JOURNALS)]
-    quarters = random.integers(0, 250, (JOURNALS, PRODUCERS)) + 250 * np.arange(PRODUCERS)
+    usual = np.arange(first, first + JOURNALS)[:, np.newaxis] * np.array([7, 11, 13, 17]) % 250
+    strange = random.integers(0, 250, (JOURNALS, PRODUCERS))
+    writers = np.where(random.integers(0, 8, strange.shape) == 0, strange, usual)
+    writers += 250 * np.arange(PRODUCERS)
     count = JOURNALS * PRODUCERS
     clocks = (BEGIN + CLOCK_TICK * random.integers(0, 10**9, count)).astype(np.uint64)
     ahead = random.integers(0, 10, count) == 0
@@ -43,7 +50,7 @@ def frontier(first: int, seed: int) -> Frontier:
         bytes_read_delta=random.integers(0, 10**6, JOURNALS),
         bytes_behind_delta=random.integers(0, 10**6, JOURNALS),
         producer_starts=np.arange(0, count + 1, PRODUCERS, dtype=np.int64),
-        producers=quarters.reshape(-1) << 32 | 1 << 56,
+        producers=writers.reshape(-1) << 32 | 1 << 56,
         last_commits=clocks,
         hinted_commits=np.where(ahead, clocks + np.uint64(CLOCK_TICK), np.uint64(0)),
         offsets=random.integers(-(10**12), 10**12, count),

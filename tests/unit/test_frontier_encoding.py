@@ -7,11 +7,11 @@ import pickle
 import struct
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.checksum import checksum
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.frontier import (
     CorruptFrontierError,
@@ -36,7 +36,7 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 A, B = Producer.from_hex("01aabbccddee"), Producer.from_hex("ff0000000001")
-HEADER_BYTES = 24
+HEADER_BYTES = 28
 
 # é, è and ê share their first byte, and the last two characters their first three.
 names = st.one_of(st.text(alphabet="aéèê😀😁", max_size=6), st.text(max_size=6))
@@ -210,9 +210,8 @@ def test_chunks_of_another_frontier_are_refused() -> None:
 def resealed(chunk: bytes, at: int, value: bytes) -> bytes:
     """A chunk that says something else and has the right checksum for it."""
     changed = chunk[:at] + value + chunk[at + len(value) :]
-    header, body = changed[: HEADER_BYTES - 4], changed[HEADER_BYTES:]
-    checksum = google_crc32c.extend(google_crc32c.value(header), body)
-    return header + struct.pack("<I", checksum) + body
+    header, body = changed[: HEADER_BYTES - 8], changed[HEADER_BYTES:]
+    return header + struct.pack("<Q", checksum(header + body)) + body
 
 
 def test_intact_chunks_that_no_encoder_writes_are_refused() -> None:
@@ -221,7 +220,7 @@ def test_intact_chunks_that_no_encoder_writes_are_refused() -> None:
     assert "version 9" in str(refused([resealed(end, 4, b"\x09")]))
     assert "of kind 3" in str(refused([resealed(end, 5, b"\x03")]))
     assert "of kind 2 (and 1)" in str(refused([resealed(end, 6, b"\x01")]))
-    counts = HEADER_BYTES + 4 + 8 + 8 + 4
+    counts = HEADER_BYTES + 4 + 8 + 8 + 8
     assert "should hold" in str(refused([resealed(end, counts, b"\x01")]))
     assert "should hold" in str(refused([resealed(first, HEADER_BYTES, b"\x02"), last]))
     suffix = len(first) - 1
@@ -233,8 +232,8 @@ def test_intact_chunks_that_no_encoder_writes_are_refused() -> None:
 def with_seal(journals: list[bytes], end: bytes) -> list[bytes]:
     seal = 0
     for chunk in journals:
-        seal = google_crc32c.extend(seal, chunk[:HEADER_BYTES])
-    return [*journals, resealed(end, HEADER_BYTES + 4 + 8 + 8, struct.pack("<I", seal))]
+        seal = checksum(struct.pack("<Q", seal) + chunk[:HEADER_BYTES])
+    return [*journals, resealed(end, HEADER_BYTES + 4 + 8 + 8, struct.pack("<Q", seal))]
 
 
 def test_chunks_that_break_a_rule_of_frontiers_are_refused() -> None:

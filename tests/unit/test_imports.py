@@ -27,8 +27,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "ids": ({"errors"}, set()),
-    "outcomes": ({"errors", "ids"}, {"numpy"}),
-    "sequence": ({"errors", "ids", "outcomes"}, {"numpy", "pyarrow"}),
+    "sequence": ({"errors", "ids"}, {"numpy", "pyarrow"}),
     "frontier": ({"errors", "ids", "sequence", "checksum"}, {"numpy", "pyarrow"}),
     "journal": (
         {"errors", "ids", "sequence", "frontier", "checksum"},
@@ -40,12 +39,12 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
     "cli": (
-        {"errors", "ids", "journal", "frontier", "demo", "spark"},
+        {"errors", "ids", "sequence", "journal", "frontier", "demo", "spark"},
         {"numpy", "pyarrow", "click", "rich"},
     ),
     "__init__": ({"errors", "journal"}, set()),
 }
-PURE_PARTS = ("errors", "checksum", "ids", "outcomes", "sequence", "frontier")
+PURE_PARTS = ("errors", "checksum", "ids", "sequence", "frontier")
 
 
 def part_of(path: Path) -> str:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from rich.text import Text
 
 from penstock.cli import terminal
+from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,6 +157,8 @@ def open_output(stream: BinaryIO, schema: pa.Schema, format_: str, limit: int | 
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """A file that appears under its name only once it is whole."""
     partial = path.with_name(f".{path.name}.partial")
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"cannot write {path}: there is no folder {path.parent}")
     try:
         with partial.open("wb") as stream:
             yield stream

@@ -55,7 +55,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    return {"is": "are", "was": "were", "person": "people"}.get(noun, f"{noun}s")
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def progress(console: Console, *, counting: bool = True) -> Progress:

@@ -26,6 +26,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 """Takes a value that is not None; ValueError, with the reason, if it does not fit."""
 
 _SHOWN_CHARACTERS_MAX: Final = 60
+_EXACT: Final = decimal.Context(prec=1_000)
 _WORDS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -99,7 +100,8 @@ def _refused(
     raw: RawRows, field: pa.Field[Any], row: int, value: object, reason: str
 ) -> RefusedRowsError:
     kind = schema_to_ddl(pa.schema([field.with_nullable(True)])).removeprefix(field.name).strip()
-    shown = value if isinstance(value, str) else json.dumps(value, default=str)
+    plain = isinstance(value, str | decimal.Decimal)
+    shown = str(value) if plain else json.dumps(value, default=str)
     if len(shown) > _SHOWN_CHARACTERS_MAX:
         shown = shown[:_SHOWN_CHARACTERS_MAX] + "..."
     return RefusedRowsError(
@@ -121,6 +123,8 @@ def converter(kind: pa.DataType) -> Convert:
     for accepts, convert in _CONVERTERS:
         if accepts(kind):
             return convert
+    if isinstance(kind, pa.Decimal128Type):
+        return _decimal_of(kind.precision, kind.scale)
     if isinstance(kind, pa.TimestampType):
         return _moment if kind.tz is not None else _local_moment
     if isinstance(kind, pa.MapType):
@@ -151,6 +155,19 @@ def _number(value: Any) -> float:
         return float(value)
     except (ValueError, OverflowError):
         raise ValueError("it is not a number") from None
+
+
+def _decimal_of(precision: int, scale: int) -> Convert:
+    def convert_decimal(value: Any) -> decimal.Decimal:
+        exact = _decimal(value)
+        places = -int(exact.normalize(_EXACT).as_tuple().exponent)
+        if exact and places > scale:
+            raise ValueError(f"it has {places} decimal places")
+        if exact and exact.adjusted() >= precision - scale:
+            raise ValueError(f"it has {exact.adjusted() + 1} digits before the point")
+        return exact
+
+    return convert_decimal
 
 
 def _decimal(value: Any) -> decimal.Decimal:
@@ -252,7 +269,6 @@ _CONVERTERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Convert], ...]] = 
     (pa.types.is_string, _text),
     (pa.types.is_integer, _whole_number),
     (pa.types.is_floating, _number),
-    (pa.types.is_decimal, _decimal),
     (pa.types.is_boolean, _truth),
     (pa.types.is_binary, _bytes),
     (pa.types.is_date, _date),

@@ -1,5 +1,5 @@
 """A self-contained proof: auctions generated, written badly on purpose, and read exactly once.
 
-nexmark.py generates the documents, producers.py writes them with faults, naive.py and truth.py say
-what others would make of it, story.py tells it all in order.
+nexmark.py generates the documents, producers.py writes them with faults, fleet.py runs and kills
+the producers, answers.py holds the query and the judges, story.py tells it all on a stage.
 """

@@ -13,11 +13,11 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.checksum import checksum
 from penstock.errors import ConfigurationError, CorruptStorageError, LocalProtocolError
 from penstock.frontier.names import apply_name_delta, name_delta
 from penstock.frontier.table import Frontier, Int64Array, UInt16Array, UInt64Array
@@ -30,12 +30,12 @@ VERSION: Final = 1
 JOURNALS_PER_CHUNK_MAX: Final = 1_024
 """About 200 KiB with four producers each: small beside any buffer, large beside a header."""
 
-_HEADER: Final = struct.Struct("<4sBBHIQI")
+_HEADER: Final = struct.Struct("<4sBBHIQQ")
 """Magic, version, kind, zero, sequence number, body length, checksum of all else."""
-_CHECKSUM_BYTES: Final = 4
+_CHECKSUM_BYTES: Final = 8
 _JOURNALS: Final = struct.Struct("<II")
 """Journals, entries."""
-_END: Final = struct.Struct("<IQQIIIII")
+_END: Final = struct.Struct("<IQQQIIII")
 """Chunks before, journals, entries, seal, and the lengths of the four lists that follow."""
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -70,7 +70,7 @@ def encode_chunks(
         stop = min(start + journals_per_chunk_max, frontier.journal_count)
         body = _journals_body(frontier, start, stop, names[start:stop])
         chunk = _chunk(_Kind.JOURNALS, sequence, body)
-        seal = google_crc32c.extend(seal, chunk[: _HEADER.size])
+        seal = _sealed(seal, chunk)
         sequence += 1
         yield chunk
     yield _chunk(_Kind.END, sequence, _end_body(frontier, sequence, seal))
@@ -78,8 +78,12 @@ def encode_chunks(
 
 def _chunk(kind: _Kind, sequence: int, body: bytes) -> bytes:
     header = _HEADER.pack(MAGIC, VERSION, kind, 0, sequence, len(body), 0)[:-_CHECKSUM_BYTES]
-    checksum = google_crc32c.extend(google_crc32c.value(header), body)
-    return header + struct.pack("<I", checksum) + body
+    return header + struct.pack("<Q", checksum(header + body)) + body
+
+
+def _sealed(seal: int, chunk: bytes) -> int:
+    """The seal over the chunks so far: their headers hold their checksums."""
+    return checksum(struct.pack("<Q", seal) + chunk[: _HEADER.size])
 
 
 def _journals_body(frontier: Frontier, start: int, stop: int, names: list[bytes]) -> bytes:
@@ -209,7 +213,7 @@ class _Decoder:
         match kind:
             case _Kind.JOURNALS:
                 self._take_journals(body)
-                self._seal = google_crc32c.extend(self._seal, chunk[: _HEADER.size])
+                self._seal = _sealed(self._seal, chunk)
             case _Kind.END:
                 self._end = body
             case _:
@@ -221,7 +225,7 @@ class _Decoder:
         if len(chunk) < _HEADER.size:
             problem = f"it has {len(chunk)} bytes, and a header alone has {_HEADER.size}"
             raise CorruptFrontierError(expected, problem)
-        magic, version, kind, zero, sequence, length, checksum = _HEADER.unpack_from(chunk)
+        magic, version, kind, zero, sequence, length, wanted = _HEADER.unpack_from(chunk)
         if magic != MAGIC:
             raise CorruptFrontierError(expected, f"it begins with {magic!r}, not {MAGIC!r}")
         if version != VERSION:
@@ -232,9 +236,9 @@ class _Decoder:
             raise CorruptFrontierError(expected, problem)
         body = chunk[_HEADER.size :]
         header = chunk[: _HEADER.size - _CHECKSUM_BYTES]
-        found = google_crc32c.extend(google_crc32c.value(header), body)
-        if found != checksum:
-            problem = f"its checksum is {found:08x} and should be {checksum:08x}"
+        found = checksum(header + body)
+        if found != wanted:
+            problem = f"its checksum is {found:016x} and should be {wanted:016x}"
             raise CorruptFrontierError(expected, problem)
         if sequence != expected:
             problem = f"it is numbered {sequence}: chunks are missing, repeated or out of order"

@@ -71,7 +71,8 @@ def take_cut(
     completed.update(dict.fromkeys(strangers, CLOCK_NONE))
     touched: dict[str, int] = {}
     for record in known:
-        for touch in record.touches:
+        decided = () if record.decision is None else record.decision.touches
+        for touch in (*record.touches, *decided):
             touched[touch.journal] = min(touch.offset, touched.get(touch.journal, touch.offset))
     cuts = []
     for journal, probe in probes.items():  # step 4
@@ -133,7 +134,7 @@ def _hidden_from(
     the ACK of a rollback repeats an older clock.
     """
     hidden: dict[int, int] = {}
-    latest: dict[int, int] = {}
+    latest: dict[int, int] = {}  # the latest clock of each producer's open span
     if begin >= end or not completed:
         return hidden
     for batch in store.read(journal, begin, end, columns=()):
@@ -142,12 +143,13 @@ def _hidden_from(
                 continue
             rows = np.flatnonzero(batch.producers == producer)
             kinds, clocks = batch.flags[rows] & 3, batch.clocks[rows]
-            # Up to each row, the latest CONTINUE clock of the span.
             spans = np.where(kinds & Kind.CONTINUE, clocks, 0).astype(np.uint64)
-            highest = np.maximum.accumulate(spans)
+            after, span = 0, latest.get(producer, 0)
             for row in np.flatnonzero(kinds == Kind.ACK).tolist():
-                clock, span = int(clocks[row]), max(int(highest[row]), latest.get(producer, 0))
+                clock = int(clocks[row])
+                span = max(span, int(spans[after:row].max(initial=0)))
                 if clock > completed[producer] and 0 < span <= clock:
                     hidden[producer] = min(clock, hidden.get(producer, clock))
-            latest[producer] = max(int(highest[-1]), latest.get(producer, 0))
+                after, span = row, 0
+            latest[producer] = max(span, int(spans[after:].max(initial=0)))
     return hidden

@@ -67,6 +67,10 @@ class OffsetDroppedError(PenstockError):
         )
 
 
+class AppendFailedError(PenstockError):
+    """The disk refused an append: full, or broken. The journal is as before; mend it, try again."""
+
+
 class CorruptJournalError(CorruptStorageError):
     """Bytes of a journal are not what was written. Restore the named segment from a copy."""
 

@@ -167,6 +167,8 @@ def encode_ack(schema_version: int, ack: Ack) -> Payload:
 
 def decode_header(data: bytes) -> FrameHeader:
     """Reads and checks a header, its length limit included."""
+    if len(data) != FRAME_HEADER.size:
+        raise DamagedFrameError(f"a frame header has {FRAME_HEADER.size} bytes, not {len(data)}")
     magic, kind, version, rows, payload_bytes, first, appended, payload_sum, header_sum = (
         FRAME_HEADER.unpack(data)
     )

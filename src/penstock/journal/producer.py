@@ -6,6 +6,7 @@ belongs together goes into a `transaction()`.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
@@ -72,9 +73,10 @@ class OpenProducer:
         ledger = store.open_ledger(name)
         if name is not None:
             for other in store.ledgers():
-                record = other.record()
-                if record.name == name and other.producer != ledger.producer:
-                    fence(store, other)
+                with contextlib.suppress(ProducerFencedError):  # forgotten just now
+                    record = other.record()
+                    if record.name == name and other.producer != ledger.producer:
+                        fence(store, other)
         return cls(store, ledger)
 
     @property
@@ -135,7 +137,10 @@ class OpenProducer:
             if self._transaction is not None:
                 self._transaction.rollback()
             self._closed = True
-            self._ledger.settle()
+            with contextlib.suppress(ProducerFencedError):  # fenced, and forgotten long ago
+                record = self._ledger.record()
+                if record.decision is None and not record.touches:
+                    self._ledger.settle()
             self._ledger.retire()
 
     def __enter__(self) -> OpenProducer:

@@ -14,6 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.journal.errors import BadRowsError
+from penstock.journal.losses import (
+    Loss,
+    loss_by_type,
+    loss_in_values,
+    loss_of_required,
+    without_required,
+)
 from penstock.journal.names import journal_name
 
 if TYPE_CHECKING:
@@ -93,15 +100,25 @@ def split_by_journal(
 def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int]:
     """Each column's values (an Arrow array or a list), and how many rows there are."""
     if isinstance(rows, pa.Table):
-        rows = rows.combine_chunks()
-        batches = rows.to_batches()
+        try:
+            batches = rows.combine_chunks().to_batches()
+        except pa.ArrowInvalid:  # lists do not fit one chunk; text that does not is left in several
+            batches = rows.to_batches()
+        if len(batches) > 1:
+            raise BadRowsError(
+                collection.name,
+                None,
+                None,
+                "a column has more than 2 GiB of values, too much for one append; give it in parts",
+            )
         rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
     if isinstance(rows, pa.RecordBatch):
+        _refuse_repeated(collection.name, rows.schema.names)
         return dict(zip(rows.schema.names, rows.columns, strict=True)), rows.num_rows
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas, without importing it
         frame = cast("pd.DataFrame", rows)
-        columns = {str(name): pa.array(frame[name], from_pandas=True) for name in frame.columns}
-        return columns, len(frame)
+        _refuse_repeated(collection.name, [str(name) for name in frame.columns])
+        return {str(name): _from_pandas(frame[name]) for name in frame.columns}, len(frame)
     documents: Sequence[Any] = [rows] if isinstance(rows, Mapping) else cast("Sequence[Any]", rows)
     if isinstance(documents, str | bytes) or not isinstance(documents, Sequence):
         raise BadRowsError(
@@ -118,20 +135,45 @@ def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int
                 collection.name, index, None, f"is {type(document).__name__}, not a dict"
             )
         names.update(dict.fromkeys(document))
+        if any(not isinstance(name, str) for name in document):
+            name = next(name for name in document if not isinstance(name, str))
+            raise BadRowsError(
+                collection.name, index, None, f"has the key {name!r}; column names are text"
+            )
     values = {name: [document.get(name) for document in documents] for name in names}
     return values, len(documents)
+
+
+def _refuse_repeated(collection: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise BadRowsError(collection, None, name, "is there twice; rename or drop one")
+
+
+def _from_pandas(values: pd.Series[Any]) -> Any:
+    """As Arrow; or as a list where Arrow finds no type that fits all values, for `_convert` to say
+    which of them is wrong."""
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return [
+            None if missing else value for value, missing in zip(values, values.isna(), strict=True)
+        ]
 
 
 def _convert(collection: str, field: pa.Field[Any], values: Any) -> pa.Array[Any]:
     """Converts a column safely; on failure finds the first row that does not convert."""
     is_arrow = isinstance(values, pa.Array)
-    if is_arrow and values.type == field.type:
+    kind = field.type
+    by_name = loss_by_type(values.type, kind) if is_arrow else loss_in_values(values, kind)
+    _refuse(collection, field.name, by_name)
+    if is_arrow and values.type == kind:
+        _refuse(collection, field.name, loss_of_required(values, kind))
         return cast("pa.Array[Any]", values)
+    lenient = without_required(kind)
 
     def convert(part: Any) -> pa.Array[Any]:
-        converted: pa.Array[Any] = (
-            part.cast(field.type) if is_arrow else pa.array(part, type=field.type)
-        )
+        converted: pa.Array[Any] = part.cast(lenient) if is_arrow else pa.array(part, type=lenient)
         return converted
 
     try:
@@ -139,9 +181,17 @@ def _convert(collection: str, field: pa.Field[Any], values: Any) -> pa.Array[Any
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         row = _first_failing(values, convert)
         value = values[row].as_py() if is_arrow else values[row]
-        reason = f"value {str(value)[:60]!r} does not fit {field.type}: {error}".splitlines()[0]
+        reason = f"value {str(value)[:60]!r} does not fit {kind}: {error}".splitlines()[0]
         raise BadRowsError(collection, row, field.name, reason) from None
-    return array
+    if array.type == kind:
+        return array
+    _refuse(collection, field.name, loss_of_required(array, kind))
+    return array.take(pa.array(np.arange(len(array)))).cast(kind)
+
+
+def _refuse(collection: str, column: str, loss: Loss | None) -> None:
+    if loss is not None:
+        raise BadRowsError(collection, loss.row, ".".join((column, *loss.path)), loss.reason)
 
 
 def _first_failing(values: Any, convert: Callable[[Any], object]) -> int:

@@ -102,10 +102,15 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A transaction is committed: its ACKs of this clock are to be in all of these journals."""
+    """A transaction is committed: its ACKs of this clock are to be in all of these journals, from
+    the offsets of the touches on. It holds them itself: those noted may not outlive a power cut."""
 
     clock: int
-    journals: tuple[str, ...]
+    touches: tuple[Touch, ...]
+
+    @property
+    def journals(self) -> tuple[str, ...]:
+        return tuple(touch.journal for touch in self.touches)
 
 
 @dataclass(frozen=True, slots=True)

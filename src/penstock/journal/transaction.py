@@ -18,7 +18,7 @@ import enum
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CommitFailedError, CommitStateUnknownError, LocalProtocolError
-from penstock.journal.errors import ProducerFencedError, UnknownJournalError
+from penstock.journal.errors import AppendFailedError, ProducerFencedError, UnknownJournalError
 from penstock.journal.frames import Ack, encode_ack
 from penstock.journal.store import Decision, JournalStore, ProducerLedger, Touch
 
@@ -96,8 +96,11 @@ class Transaction:
                 self._store.sync(journal, self._ends[journal])
             reached(Step.SYNCED)
             clock = self._producer.next_clock()
-            decision = Decision(clock, tuple(journals))
+            decision = Decision(clock, tuple(self._touched[journal] for journal in journals))
             self._ledger.decide(decision)
+        except CommitStateUnknownError:
+            self._leave_to_recovery()
+            raise
         except (CommitFailedError, OSError) as error:
             self.rollback()
             if isinstance(error, CommitFailedError):
@@ -112,7 +115,8 @@ class Transaction:
             acknowledge(self._store, self._producer.id, decision, self._ledger)
         except ProducerFencedError:
             pass  # Who fenced this producer found the decision and acknowledges it.
-        except OSError as error:
+        except (AppendFailedError, OSError) as error:
+            self._leave_to_recovery()
             raise CommitStateUnknownError(
                 f"the transaction is committed, but not yet visible everywhere: {error}. "
                 "Mend the disk and call recover()"
@@ -131,6 +135,10 @@ class Transaction:
             return
         self._over = True
         try:
+            if self._ledger.record().decision is not None:
+                # Interrupted just when the commit became true: it is not to be taken back.
+                self._ledger.retire()
+                return
             roll_back(self._store, self._producer.id, tuple(self._touched.values()), self._ledger)
             self._ledger.clear()
         except ProducerFencedError:
@@ -165,6 +173,12 @@ class Transaction:
             return self._store.probe(journal).write_head
         except UnknownJournalError:
             return 0
+
+    def _leave_to_recovery(self) -> None:
+        """The decision stands, or may stand: nothing rolls back any more. Who settles this
+        producer after it carries the decision out, if there is one."""
+        self._ledger.retire()
+        self._end(None)
 
     def _end(self, committed_at: int | None) -> None:
         self._over = True

@@ -2,7 +2,7 @@
 
 Nothing here is imported with `penstock` itself, and Spark only when one of these names is used.
 Read in this order: options.py (what a reader asks for), columns.py (what it gets), plan.py (what
-each task reads), rows.py and filters.py and buckets.py (what a task does), source.py (Spark's
+each task reads), rows.py and buckets.py (what a task does), source.py (Spark's
 interface to all that), sql.py (the second reader), session.py (a Spark for one machine).
 """
 

@@ -43,12 +43,15 @@ def check_key(collection: Collection, key: Sequence[str]) -> None:
             )
 
 
-def in_bucket(columns: Sequence[pa.Array[Any]], bucket: int, buckets: int) -> pa.BooleanArray:
+def in_bucket(
+    columns: Sequence[pa.Array[Any]], bucket: int, buckets: int
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Whether each row's key, given as columns, falls into the bucket."""
     hashes = np.full(len(columns[0]), _SEED)
     for column in columns:
         hashes = _mix(hashes * np.uint64(31) + _hash(column))
-    return cast("pa.BooleanArray", pa.array(hashes % np.uint64(buckets) == bucket))
+    found: np.ndarray[Any, np.dtype[np.bool_]] = hashes % np.uint64(buckets) == np.uint64(bucket)
+    return found
 
 
 def _hash(column: pa.Array[Any]) -> Hashes:

@@ -8,14 +8,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import Filter, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.journal import open_store
 from penstock.journal.cut import JournalCut, take_cut
 from penstock.journal.names import Selector
 from penstock.spark.buckets import check_key
-from penstock.spark.filters import prune
 from penstock.spark.options import ReadOptions, View
 
 if TYPE_CHECKING:
@@ -25,10 +24,14 @@ if TYPE_CHECKING:
     from penstock.journal.store import Range
 
 PARTITIONS_MAX: Final = 256
-"""Tasks cost some 20 ms each however little they read. Beyond this, ranges share a task."""
+"""More tasks than this keep no cluster busier; ranges share them."""
+PARTITIONS_SMALL_MAX: Final = 32
+"""Up to here each range has its own task, however little it holds."""
+PARTITION_ROWS_MIN: Final = 20_000
+"""Beyond that, only with so many rows for each: a task costs some 20 ms before its first row."""
 SHUFFLE_PARTITIONS_DEFAULT: Final = 8
 """Each reads all rows, so few are better than many."""
-_RANGE_COST_ROWS: Final = 500
+_RANGE_COST_ROWS: Final = 100
 """Opening a range takes about as long as reading this many rows."""
 _STORES_OPEN_MAX: Final = 16
 
@@ -62,16 +65,20 @@ def opened(url: str) -> OpenStore:
     return open_store(url, create=False)
 
 
-def plan(options: ReadOptions, conditions: Sequence[Filter]) -> list[InputPartition]:
-    """The partitions of a read of just now."""
+def cut_of_now(options: ReadOptions) -> list[JournalCut]:
+    """The cut that a loaded DataFrame shows from now on, however often it is used."""
     store = opened(options.store)
     check_key(store.collection(options.collection), options.shuffle_key)
-    journals = select_journals(store, options, conditions)
+    journals = select_journals(store, options)
     if options.view is View.RAW:
-        cuts = _raw_cuts(store, options, journals)
-    else:
-        recover_if_possible(store)
-        cuts = take_cut(store, journals, options.cut_at(), options.binding)
+        return _raw_cuts(store, options, journals)
+    recover_if_possible(store)
+    return take_cut(store, journals, options.cut_at(), options.binding)
+
+
+def plan(options: ReadOptions, cuts: Sequence[JournalCut]) -> list[InputPartition]:
+    """The cut, in shares for tasks."""
+    store = opened(options.store)
     shares = [
         Share(part, cut) for cut in cuts for part in store.ranges(cut.journal, cut.begin, cut.end)
     ]
@@ -85,15 +92,10 @@ def plan(options: ReadOptions, conditions: Sequence[Filter]) -> list[InputPartit
     ]
 
 
-def select_journals(
-    store: OpenStore, options: ReadOptions, conditions: Sequence[Filter] = ()
-) -> list[str]:
+def select_journals(store: OpenStore, options: ReadOptions) -> list[str]:
     collection = store.collection(options.collection)
     selector = Selector.parse(options.partitions, collection.partition_by)
-    found = [
-        (journal.name, journal.labels) for journal in store.journals(collection.name, selector)
-    ]
-    return prune(conditions, found, collection.schema, collection.partition_by)
+    return [journal.name for journal in store.journals(collection.name, selector)]
 
 
 def recover_if_possible(store: OpenStore) -> None:
@@ -123,11 +125,13 @@ def _raw_cuts(store: OpenStore, options: ReadOptions, journals: list[str]) -> li
 
 
 def _groups(shares: Sequence[Share]) -> list[list[Share]]:
-    """At most PARTITIONS_MAX groups of about as many rows each, largest shares first."""
-    if len(shares) <= PARTITIONS_MAX:
+    """A bounded number of groups with about as many rows each: largest shares go first."""
+    enough = max(PARTITIONS_SMALL_MAX, sum(map(_cost, shares)) // PARTITION_ROWS_MIN)
+    count = min(enough, PARTITIONS_MAX)
+    if len(shares) <= count:
         return [[share] for share in shares]
-    lightest = [(0, group) for group in range(PARTITIONS_MAX)]
-    groups: list[list[Share]] = [[] for _ in range(PARTITIONS_MAX)]
+    lightest = [(0, group) for group in range(count)]
+    groups: list[list[Share]] = [[] for _ in range(count)]
     for share in sorted(shares, key=_cost, reverse=True):
         cost, group = lightest[0]
         groups[group].append(share)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 SORTED_BATCH_ROWS: Final = 32_768
 """Sorted rows go to Spark in pieces, or it would hold a whole partition once more."""
 
-Mask = pa.BooleanArray
 Numbers = np.ndarray[Any, Any]
 _KIND_NAMES: Final = np.array(
     [Kind.OUTSIDE.name, Kind.CONTINUE.name, Kind.ACK.name, Kind.CONTINUE.name]
@@ -39,11 +38,9 @@ class Rows:
     clocks: Numbers
     batch: pa.RecordBatch
 
-    def where(self, mask: Mask) -> Rows:
-        """The rows for which the mask is true: neither false nor null."""
-        if mask.null_count == 0 and mask.true_count == len(mask):
-            return self
-        keep = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
+    def where(self, mask: Numbers) -> Rows:
+        """The rows for which the mask is true."""
+        keep = np.flatnonzero(mask)
         return Rows(self.journal, self.offsets[keep], self.clocks[keep], self.batch.take(keep))
 
 

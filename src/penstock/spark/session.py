@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import threading
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from penstock.spark import SparkMissingError
 from penstock.spark.java import use_java
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 CORES_DEFAULT: Final = 2
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_NOISE: Final = (b"Using incubator modules",)
+"""Java says this of a module that Spark asks for, whatever the logging is set to."""
+_PANDAS_WARNING: Final = "PySpark does not yet fully support pandas"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
 def local_session(app: str, cores: int = CORES_DEFAULT, **conf: str | int | bool) -> SparkSession:
@@ -23,25 +31,56 @@ def local_session(app: str, cores: int = CORES_DEFAULT, **conf: str | int | bool
     More settings go in by name: `local_session("x", **{"spark.sql.shuffle.partitions": 8})`.
     """
     try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - Penstock works without Spark
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - Penstock works without Spark
+        from pyspark.sql import SparkSession  # noqa: PLC0415
     except ModuleNotFoundError:
         raise SparkMissingError from None
+    if (running := SparkSession.getActiveSession()) is not None:
+        return running
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Spark would otherwise look up this machine's name, and warn when it finds no network.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Its Python processes would each tell that pandas is newer than they know; it is not used.
+    os.environ.setdefault("PYTHONWARNINGS", f"ignore:{_PANDAS_WARNING}:FutureWarning")
+    warnings.filterwarnings("ignore", _PANDAS_WARNING, FutureWarning)
+    more_java_options = conf.get(_JAVA_OPTIONS, "")
     settings: dict[str, str | int | bool] = {
+        "spark.master": f"local[{cores}]",
+        "spark.app.name": app,
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": cores,
-        "spark.sql.python.filterPushdown.enabled": True,
         **conf,
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {more_java_options}",
     }
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
+    spark_conf = SparkConf()
     for name, value in settings.items():
-        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
-    return builder.getOrCreate()
+        spark_conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
+    if SparkContext._gateway is None:  # noqa: SLF001 - a Java that runs already is used again
+        return _start_java(spark_conf)
+    return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+
+
+def _start_java(conf: SparkConf) -> SparkSession:
+    """Starts Spark's Java with its errors passing through here."""
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    launch: Any = launch_gateway
+    gateway = launch(conf, popen_kwargs={"stderr": subprocess.PIPE})
+    said = threading.Thread(target=_repeat, args=(gateway.proc.stderr,), daemon=True)
+    said.start()
+    SparkContext(conf=conf, gateway=gateway)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _repeat(lines: IO[bytes]) -> None:
+    for line in lines:
+        if not any(noise in line for noise in _NOISE):
+            sys.stderr.write(line.decode(errors="replace"))
+            sys.stderr.flush()

@@ -6,24 +6,24 @@ of them to a task. A task shares nothing with the driver but what is pickled her
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock.journal.documents import read_range
 from penstock.spark.buckets import in_bucket
 from penstock.spark.columns import META, RAW_FIELDS, arrow_schema, check_chosen, full_schema
-from penstock.spark.filters import answer_all, can_answer
 from penstock.spark.options import ReadOptions, View
-from penstock.spark.plan import ReadPartition, opened, plan
+from penstock.spark.plan import ReadPartition, cut_of_now, opened, plan
 from penstock.spark.rows import Rows, document_rows, in_order, raw_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from penstock.journal.cut import JournalCut
     from penstock.journal.store import JournalStore
 
 
@@ -34,37 +34,38 @@ class PenstockSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
+    _cuts: list[JournalCut] | None = None
+
     def schema(self) -> StructType:
+        """Spark asks this when a DataFrame is loaded, and keeps this object for all its uses: so
+        the cut is taken here. Who gives a schema is not asked; their first use takes the cut."""
         options = ReadOptions.parse(self.options)
+        self._cuts = cut_of_now(options)
         return full_schema(opened(options.store).collection(options.collection), options.view)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = ReadOptions.parse(self.options)
         collection = opened(options.store).collection(options.collection)
         check_chosen(schema, full_schema(collection, options.view))
-        return PenstockReader(options, arrow_schema(schema))
+        cuts = cut_of_now(options) if self._cuts is None else self._cuts
+        return PenstockReader(options, arrow_schema(schema), cuts)
 
 
 class PenstockReader(DataSourceReader):
-    """One read: planned on the driver, carried out in tasks."""
+    """One read: planned on the driver, carried out in tasks.
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    It has no `pushFilters`. Spark 4.3 keeps a reader that took filters over, and uses it again,
+    filters and all, whenever the same DataFrame is read without them: rows would be missing. The
+    option `partitions` is the way to read less.
+    """
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema, cuts: list[JournalCut]) -> None:
         self._options = options
         self._schema = schema
-        self._conditions: tuple[Filter, ...] = ()
-
-    @property
-    def pushFilters(self) -> Any:  # noqa: N802 - Spark's name
-        """Takes over the filters that can be answered here, gives the others back."""
-        return _OfferedFilters(self._push_filters)
-
-    def _push_filters(self, filters: list[Filter]) -> list[Filter]:
-        taken = [condition for condition in filters if can_answer(condition, self._schema)]
-        self._conditions = tuple(taken)
-        return [condition for condition in filters if not any(condition is one for one in taken)]
+        self._cuts = cuts
 
     def partitions(self) -> Sequence[InputPartition]:
-        return plan(self._options, self._conditions)
+        return plan(self._options, self._cuts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ReadPartition):
@@ -74,7 +75,7 @@ class PenstockReader(DataSourceReader):
             rows = self._raw(store, partition)
         else:
             rows = self._documents(store, partition)
-        return in_order(self._fulfilling(rows), self._options.order)
+        return in_order(rows, self._options.order)
 
     def _documents(self, store: JournalStore, partition: ReadPartition) -> Iterator[Rows]:
         key = self._options.shuffle_key
@@ -95,26 +96,3 @@ class PenstockReader(DataSourceReader):
             part = share.range
             for found in store.read(part.journal, part.begin, part.end, columns):
                 yield raw_rows(found, self._schema)
-
-    def _fulfilling(self, parts: Iterator[Rows]) -> Iterator[Rows]:
-        for rows in parts:
-            mask = answer_all(self._conditions, rows.batch)
-            yield rows if mask is None else rows.where(mask)
-
-
-class _OfferedFilters:
-    """The method `pushFilters`, in a form that Spark takes in every session.
-
-    With `spark.sql.python.filterPushdown.enabled` off, as it is by default, Spark refuses readers
-    that have this method instead of leaving it alone. It knows them by `__func__`, which is
-    therefore that of a reader without: our users need not set anything, and those who set it
-    gain.
-    """
-
-    __func__ = DataSourceReader.pushFilters
-
-    def __init__(self, push: Callable[[list[Filter]], list[Filter]]) -> None:
-        self._push = push
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        return self._push(filters)

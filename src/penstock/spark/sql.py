@@ -206,16 +206,19 @@ def _fault_message(fault: Column) -> Column:
 
 
 def _meta(binding: int) -> Column:
+    # Nothing here is ever null, but Spark's types must be those of the other reader.
+    there = F.col("_journal").isNotNull()
     units = F.greatest(F.shiftright("_clock", 4) - UNIX_EPOCH_UNITS, F.lit(0))
-    return F.struct(
+    meta = F.struct(
         F.col("_journal").alias("journal"),
         F.col("_offset").alias("offset"),
         F.col("_producer").alias("producer"),
         F.timestamp_micros(F.call_function("div", units, F.lit(10))).alias("clock"),
         F.col("_clock").alias("clock_raw"),
-        F.lit(binding).cast("int").alias("binding"),
+        F.when(there, F.lit(binding).cast("int")).alias("binding"),
         F.col("_commit_clock").alias("commit_clock_raw"),
     )
+    return F.when(there, meta)
 
 
 def _arranged(found: DataFrame, options: ReadOptions) -> DataFrame:

@@ -64,11 +64,11 @@ def append(
     as_json: bool,
     store_url: str | None,
 ) -> None:
-    """Append files to COLLECTION: JSON lines, CSV or Parquet; - is standard input.
+    """Append JSON lines, CSV or Parquet files to COLLECTION.
 
-    All files go into one transaction: if a row is refused, nothing is kept, and the same command
-    can be run again once the row is mended. With --no-transaction each batch is kept by itself,
-    and standard input in JSON is appended as it comes.
+    A FILE - is standard input. All files go into one transaction: if a row is refused, nothing is
+    kept, and the same command can be run again once the row is mended. With --no-transaction each
+    batch is kept by itself, and standard input in JSON is appended as it comes.
 
     CSV needs a header line; an empty field is no value (but an empty text in a STRING column that
     is NOT NULL). Moments are ISO 8601, in UTC if they name no zone. BINARY is base64.

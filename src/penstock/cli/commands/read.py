@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -124,9 +125,7 @@ def read(
         )
 
         place: AbstractContextManager[BinaryIO] = (
-            nullcontext(click.get_binary_stream("stdout"))
-            if output is None
-            else outputs.new_file(output)
+            nullcontext(sys.stdout.buffer) if output is None else outputs.new_file(output)
         )
         try:
             with place as stream:

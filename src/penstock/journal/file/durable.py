@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Whoever reads the path sees the old contents or the new, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     write_file(temporary, data)
     temporary.rename(path)
     sync_folder(path.parent)

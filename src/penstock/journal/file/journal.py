@@ -7,6 +7,7 @@ looked at by whoever takes the lock next: whole frames stay, a torn one is cut.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
@@ -14,8 +15,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import PenstockError
-from penstock.journal.errors import CorruptJournalError, OffsetDroppedError, UnknownJournalError
+from penstock.journal.errors import (
+    AppendFailedError,
+    CorruptJournalError,
+    OffsetDroppedError,
+    UnknownJournalError,
+)
 from penstock.journal.file.durable import locked, make_folder, replace_file, sync_folder
 from penstock.journal.file.head import DamagedHeadError, Head, Kept, Position, new_head
 from penstock.journal.file.segment import (
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from penstock.errors import PenstockError
     from penstock.journal.collection import Collection
     from penstock.journal.frames import Payload
 
@@ -43,10 +49,6 @@ _WAIT_STEP_S_MIN, _WAIT_STEP_S_MAX = 0.0005, 0.02
 log = logging.getLogger(__name__)
 
 
-class AppendFailedError(PenstockError):
-    """The disk refused an append: full, or broken. The journal is as before; mend it, try again."""
-
-
 class JournalFile:
     """The open files of one journal in this process. Threads share it."""
 
@@ -54,17 +56,28 @@ class JournalFile:
         self.name = name
         self._folder = folder
         self._segment_bytes_max = segment_bytes_max
+        self._sync_descriptor = self._segment_descriptor = -1
+        self._segment: int | None = None
+        self._append_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
         try:
             self._head_descriptor = os.open(folder / "head", os.O_RDWR)
         except FileNotFoundError:
             raise UnknownJournalError(name) from None
-        self._sync_descriptor = os.open(folder / "sync.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+            # A store that this process may only read: there is nothing it could mend.
+            self._head_descriptor = os.open(folder / "head", os.O_RDONLY)
+            self._head = Head(self._head_descriptor)
+            return
         self._head = Head(self._head_descriptor)
-        self._append_lock = threading.Lock()
-        self._sync_lock = threading.Lock()
-        self._segment: int | None = None
-        self._segment_descriptor = -1
-        self._check_tail()
+        try:
+            self._sync_descriptor = os.open(folder / "sync.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._check_tail()
+        except BaseException:
+            self.close()
+            raise
 
     @staticmethod
     def create(name: str, folder: Path, collection: Collection) -> None:
@@ -88,12 +101,15 @@ class JournalFile:
         self,
         payloads: Sequence[Payload],
         check_open: Callable[[], None],
-        collection: Collection,
+        load_collection: Callable[[], Collection],
     ) -> Appended:
         with self._append_lock, locked(self._head_descriptor):
             written = self._written_and_sound()
             check_open()
-            if written.bytes >= self._segment_bytes_max:
+            # An empty segment is never rolled: the next would have its name.
+            if written.bytes >= self._segment_bytes_max and written.offset > written.segment:
+                # Loaded now: frames of a later version may stand before this append's.
+                collection = load_collection()
                 written = self._roll(written, collection)
                 self._apply_retention(collection)
             buffers: list[object] = []
@@ -118,13 +134,24 @@ class JournalFile:
             if self._head.synced().offset >= through:
                 return
             written = self._head.written()
-            if to_disk:
-                descriptor = os.open(segment_path(self._folder, written.segment), os.O_RDWR)
-                try:
-                    os.fdatasync(descriptor)
-                finally:
-                    os.close(descriptor)
+            while to_disk and not self._sync_segment(written.segment):
+                # Rolled and dropped since, and so durable before: what counts comes after it.
+                dropped, written = written, self._head.written()
+                if written.segment == dropped.segment:
+                    raise self._missing(written.segment)
             self._head.set_synced(written)
+
+    def _sync_segment(self, segment: int) -> bool:
+        """Whether the segment is there, and now durable."""
+        try:
+            descriptor = os.open(segment_path(self._folder, segment), os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        return True
 
     def _write(self, written: Position, buffers: list[object]) -> None:
         """Writes at the end of the segment, or leaves it as it was."""
@@ -217,12 +244,12 @@ class JournalFile:
                 self._drop_segments(below, kept[0], suspended=False)
             return self._head.kept().first_offset
 
-    def suspend(self, collection: Collection) -> None:
+    def suspend(self, load_collection: Callable[[], Collection]) -> None:
         """Keeps no row at all, only the empty segment that says how to go on."""
         with self._append_lock, locked(self._head_descriptor):
             written = self._written_and_sound()
             if written.offset != written.segment:
-                written = self._roll(written, collection)
+                written = self._roll(written, load_collection())
             with self._sync_lock, locked(self._sync_descriptor):
                 self._head.set_synced(written)
             below = [first for first in list_segments(self._folder) if first < written.segment]
@@ -246,16 +273,16 @@ class JournalFile:
         if begin >= end:
             return
         segments = list_segments(self._folder)
+        if not segments or segments[0] > begin:
+            raise self._dropped_or_missing(begin, probe.first_kept)
         for index, first in enumerate(segments):
-            following = segments[index + 1] if index + 1 < len(segments) else None
-            if first >= end or (following is not None and following <= begin):
+            following = segments[index + 1] if index + 1 < len(segments) else end
+            if first >= end or following <= begin:
                 continue
             try:
                 reader = SegmentReader(self.name, self._folder, first)
             except FileNotFoundError:
-                raise OffsetDroppedError(
-                    self.name, max(begin, first), self.probe().first_kept
-                ) from None
+                raise self._dropped_or_missing(max(begin, first), first) from None
             with reader:
                 header, position = reader.header()
                 limit = synced.bytes if first == synced.segment else reader.size()
@@ -267,13 +294,25 @@ class JournalFile:
                         yield batch
                     if offset >= end:
                         break
-                if offset < min(end, following if following is not None else end):
+                if offset < min(end, following):
                     raise CorruptJournalError(
                         self.name,
                         segment_path(self._folder, first).name,
                         limit,
                         f"rows end at offset {offset}, but the journal goes on at {following}",
                     )
+
+    def _dropped_or_missing(self, offset: int, segment: int) -> PenstockError:
+        """Why there is no file for an offset: retention came first, or the file was lost."""
+        first_kept = self.probe().first_kept
+        if offset < first_kept:
+            return OffsetDroppedError(self.name, offset, first_kept)
+        return self._missing(segment)
+
+    def _missing(self, segment: int) -> CorruptJournalError:
+        return CorruptJournalError(
+            self.name, segment_path(self._folder, segment).name, 0, "the file is missing"
+        )
 
     def wait(self, beyond: int, timeout_s: float) -> int:
         deadline = time.monotonic() + timeout_s
@@ -308,19 +347,18 @@ class JournalFile:
     # Repair: under the append lock
 
     def _check_tail(self) -> None:
-        """At opening: if the files go on behind the head, nobody may be appending just now."""
+        """At opening: if the files are not as the head says, perhaps nobody is appending just now.
+        What was written but not synced is looked at too: a power cut can leave the bytes of a
+        file undone although its size is right."""
         try:
-            written = self._head.written()
-            self._head.synced()
-            self._head.kept()
-            size = segment_path(self._folder, written.segment).stat().st_size
-        except (DamagedHeadError, FileNotFoundError):
-            written, size = None, 0
-        if written is None or size != written.bytes:
+            synced = self._head.written() == self._head.synced()
+        except DamagedHeadError:
+            synced = False
+        if not synced or not _is_sound(self._head, self._folder):
             with self._append_lock, locked(self._head_descriptor):
-                self._written_and_sound()
+                self._written_and_sound(trust_unsynced=False)
 
-    def _written_and_sound(self) -> Position:
+    def _written_and_sound(self, *, trust_unsynced: bool = True) -> Position:
         """The end of the journal, after mending what a killed process left behind it."""
         try:
             written, synced = self._head.written(), self._head.synced()
@@ -331,14 +369,24 @@ class JournalFile:
             size = os.fstat(self._open_segment(written.segment)).st_size
         except FileNotFoundError:
             size = -1
-        newest = segment_path(self._folder, written.offset)
-        unpublished = written.offset != written.segment and newest.exists()
-        if size == written.bytes and not unpublished and synced.offset <= written.offset:
+        as_told = size == written.bytes and synced.offset <= written.offset
+        as_told = as_told and not _goes_on(written, self._folder)
+        if as_told and (trust_unsynced or self._is_whole(synced, written)):
             return written
         # Everything below `synced` was durable; look from there. Frames that are whole stay: they
         # may have been acknowledged before a power cut took the newer head with it.
-        start = synced if synced.offset >= kept.first_offset else None
+        start = synced if synced.segment >= kept.first_offset else None
         return self._mend(start)
+
+    def _is_whole(self, synced: Position, written: Position) -> bool:
+        """Whether all frames between the two are sound."""
+        with SegmentReader(self.name, self._folder, written.segment) as reader:
+            if synced.segment == written.segment:
+                position, offset = synced.bytes, synced.offset
+            else:  # whatever lies in earlier segments was synced when they were rolled
+                header, position = reader.header()
+                offset = header.first_offset
+            return reader.scan(position, offset) == (written.bytes, written.offset, None)
 
     def _rebuild_head(self) -> Position:
         """The head is damaged: start over from the first frame of the newest segment."""
@@ -351,6 +399,8 @@ class JournalFile:
 
     def _mend(self, start: Position | None) -> Position:
         segments = list_segments(self._folder)
+        if not segments or (start is not None and start.segment not in segments):
+            raise self._missing(0 if start is None else start.segment)
         if start is None:
             first = segments[-1]
             with SegmentReader(self.name, self._folder, first) as reader:
@@ -398,16 +448,35 @@ class JournalFile:
         return reached
 
 
-def probe_head(name: str, folder: Path) -> Probe:
-    """Probes a journal that is not open: one small file is read."""
+def probe_head(name: str, folder: Path) -> Probe | None:
+    """Probes a journal that is not open: one small file is read, and another's size. None if the
+    two do not fit: then an append is under way, or the head is from before a power cut."""
     try:
         descriptor = os.open(folder / "head", os.O_RDONLY)
     except FileNotFoundError:
         raise UnknownJournalError(name) from None
     try:
-        return _probe(Head(descriptor))
+        head = Head(descriptor)
+        return _probe(head) if _is_sound(head, folder) else None
     finally:
         os.close(descriptor)
+
+
+def _is_sound(head: Head, folder: Path) -> bool:
+    """Whether the segments end where the head says."""
+    try:
+        written = head.written()
+        head.synced()
+        head.kept()
+        size = segment_path(folder, written.segment).stat().st_size
+    except (DamagedHeadError, FileNotFoundError):
+        return False
+    return size == written.bytes and not _goes_on(written, folder)
+
+
+def _goes_on(written: Position, folder: Path) -> bool:
+    """Whether there is a later segment that the head does not know of."""
+    return written.offset != written.segment and segment_path(folder, written.offset).exists()
 
 
 def _probe(head: Head) -> Probe:

@@ -21,7 +21,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.checksum import checksum
-from penstock.errors import CommitFailedError, CommitStateUnknownError, CorruptStorageError
+from penstock.errors import (
+    CommitFailedError,
+    CommitStateUnknownError,
+    CorruptStorageError,
+    LocalProtocolError,
+)
 from penstock.ids import Producer
 from penstock.journal.errors import ProducerFencedError
 from penstock.journal.file.durable import (
@@ -31,6 +36,7 @@ from penstock.journal.file.durable import (
     write_all,
     write_file,
 )
+from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.store import Decision, ProducerLedger, ProducerRecord, Touch
 
 if TYPE_CHECKING:
@@ -47,6 +53,15 @@ class FileLedger(ProducerLedger):
         self._folder = root / "producers" / str(producer)
         self._retired = root / "retired" / str(producer)
         self._alive_descriptor = alive_descriptor
+        self._is_parents = False
+        if alive_descriptor >= 0:
+            let_go_at_fork(self)
+
+    def let_go_after_fork(self) -> None:
+        self._is_parents = True
+        if self._alive_descriptor >= 0:
+            os.close(self._alive_descriptor)
+            self._alive_descriptor = -1
 
     @classmethod
     def register(cls, root: Path, name: str | None) -> FileLedger:
@@ -66,10 +81,16 @@ class FileLedger(ProducerLedger):
     # The owner's side: always by the path under `producers/`, which a fence takes away.
 
     def check_open(self) -> None:
+        if self._is_parents:
+            raise LocalProtocolError(
+                f"producer {self.producer} belongs to the process that this one was forked from; "
+                "open a producer here"
+            )
         if not self._folder.exists():
             raise ProducerFencedError(str(self.producer))
 
     def touch(self, touch: Touch) -> None:
+        self.check_open()
         line = json.dumps([touch.journal, touch.offset, touch.last_commit]) + "\n"
         try:
             # Not synced: it only has to outlive the process. After a power cut an open span
@@ -83,7 +104,10 @@ class FileLedger(ProducerLedger):
             os.close(descriptor)
 
     def decide(self, decision: Decision) -> None:
-        data = _sealed({"clock": decision.clock, "journals": decision.journals})
+        if self._is_parents:
+            self.check_open()
+        touches = [[touch.journal, touch.offset, touch.last_commit] for touch in decision.touches]
+        data = _sealed({"clock": decision.clock, "touches": touches})
         try:
             write_file(self._folder / "decision.new", data)
             (self._folder / "decision.new").rename(self._folder / "decision")
@@ -118,15 +142,20 @@ class FileLedger(ProducerLedger):
 
     def retire(self) -> None:
         """Idempotent, also when somebody else does the same just now."""
+        if self._is_parents:
+            return
         with contextlib.suppress(FileNotFoundError):
             self._folder.rename(self._retired)
-            sync_folder(self._root / "producers")
+            # The new place first: a power cut in between must not find it in neither.
             sync_folder(self._root / "retired")
+            sync_folder(self._root / "producers")
         if self._alive_descriptor >= 0:
             os.close(self._alive_descriptor)
             self._alive_descriptor = -1
 
     def settle(self) -> None:
+        if self._is_parents:
+            return
         write_file(self._place() / "settled", b"")
 
     def record(self) -> ProducerRecord:
@@ -149,7 +178,9 @@ class FileLedger(ProducerLedger):
                 completed=0 if completed is None else completed["clock"],
                 decision=None
                 if decision is None
-                else Decision(decision["clock"], tuple(decision["journals"])),
+                else Decision(
+                    decision["clock"], tuple(Touch(*touch) for touch in decision["touches"])
+                ),
                 touches=tuple(
                     Touch(*json.loads(line))
                     for line in touched.splitlines(keepends=True)

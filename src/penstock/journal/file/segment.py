@@ -150,6 +150,10 @@ class SegmentReader:
         header = SegmentHeader(
             data["journal"], data["first_offset"], data["collection"], states, data["fault"]
         )
+        if (header.journal, header.first_offset) != (self._journal, self._first_offset):
+            raise self._damaged(
+                0, f"this is the segment {header.first_offset} of journal {header.journal}"
+            )
         return header, _PREFIX.size + text_bytes
 
     def frames(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import threading
@@ -14,6 +15,7 @@ from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
 from penstock.journal.errors import UnknownCollectionError
 from penstock.journal.file.durable import locked, make_folder, replace_file
+from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.file.head import DamagedHeadError
 from penstock.journal.file.journal import JournalFile, probe_head
 from penstock.journal.file.ledger import FileLedger, list_ledgers, make_ledger_folders
@@ -31,7 +33,7 @@ from penstock.journal.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -70,8 +72,8 @@ class FileStore(OpenStore):
         self._in_use: dict[str, int] = {}
         self._lock = threading.RLock()
         self._collections: dict[str, tuple[bytes, Collection]] = {}
-        self._pid = os.getpid()
         self._prepare(create)
+        let_go_at_fork(self)
 
     def _prepare(self, create: bool) -> None:
         marker = self._root / "penstock.json"
@@ -81,20 +83,28 @@ class FileStore(OpenStore):
                     f"there is no Penstock store at {self.url}; make one with "
                     "`penstock journals create`, or correct the path"
                 )
-            if self._root.is_dir() and any(self._root.iterdir()):
+            make_folder(self._root)
+            # The marker comes first, so that others who make the same store are known from it.
+            strange = any(path for path in self._root.iterdir() if marker.name not in path.name)
+            if strange and not marker.exists():
                 raise ConfigurationError(
                     f"{self.url} is not a Penstock store, and not empty; choose another folder"
                 )
-            make_folder(self._root)
-            for part in ("collections", "journals"):
-                make_folder(self._root / part)
-            make_ledger_folders(self._root)
             replace_file(marker, json.dumps({"format": FORMAT_VERSION}).encode())
         found = _parse_json(marker.name, marker.read_bytes()).get("format")
         if found != FORMAT_VERSION:
             raise ConfigurationError(
                 f"{self.url} has store format {found}, and this Penstock reads {FORMAT_VERSION}"
             )
+        for part in ("collections", "journals"):
+            make_folder(self._root / part)
+        make_ledger_folders(self._root)
+
+    def let_go_after_fork(self) -> None:
+        inherited = list(self._open.values())
+        self._open, self._in_use, self._lock = OrderedDict(), {}, threading.RLock()
+        for journal in inherited:
+            journal.close()
 
     def close(self) -> None:
         with self._lock:
@@ -148,11 +158,6 @@ class FileStore(OpenStore):
             self._collections[name] = (text, known)
         return known
 
-    def _known(self, name: str, version: int = 1) -> Collection:
-        """The collection from memory, if that is new enough."""
-        _, known = self._collections.get(name, (b"", None))
-        return known if known is not None and known.version >= version else self._load(name)
-
     @contextlib.contextmanager
     def _catalog_lock(self) -> Iterator[None]:
         """Held while collections or journals are created, against all processes."""
@@ -167,7 +172,7 @@ class FileStore(OpenStore):
     # Journals
 
     def journals(self, collection: str, selector: Selector = EVERYTHING) -> list[Journal]:
-        self._known(collection)
+        self._load(collection)
         found = []
         with os.scandir(self._root / "journals" / collection) as entries:
             for entry in entries:
@@ -183,22 +188,19 @@ class FileStore(OpenStore):
     def probe(self, journal: str) -> Probe:
         if journal not in self._open:
             # Ten thousand journals are probed without opening each for good.
-            with contextlib.suppress(DamagedHeadError):
-                return probe_head(journal, self._folder(journal))
+            probe = probe_head(journal, self._folder(journal))
+            if probe is not None:
+                return probe
         with self._journal(journal) as file:
             return file.probe()
 
     def append(
         self, journal: str, payloads: Sequence[Payload], ledger: ProducerLedger | None
     ) -> Appended:
-        collection = self._known(
-            parse_journal_name(journal)[0], max(payload.schema_version for payload in payloads)
-        )
-        with self._journal(journal, create=collection) as file:
+        load = functools.partial(self._load, parse_journal_name(journal)[0])
+        with self._journal(journal, create=load) as file:
             return file.append(
-                payloads,
-                ledger.check_open if ledger is not None else lambda: None,
-                collection,
+                payloads, ledger.check_open if ledger is not None else lambda: None, load
             )
 
     def sync(self, journal: str, through: int) -> None:
@@ -232,16 +234,22 @@ class FileStore(OpenStore):
             return file.drop_before(offset)
 
     def suspend(self, journal: str) -> None:
-        collection = self._known(parse_journal_name(journal)[0])
         with self._journal(journal) as file:
-            file.suspend(collection)
+            file.suspend(functools.partial(self._load, parse_journal_name(journal)[0]))
 
     def _folder(self, journal: str) -> Path:
         collection, _, rest = journal.partition("/")
+        if len(rest.encode()) > _COMPONENT_BYTES_MAX:
+            raise ConfigurationError(
+                f"journal name {journal[:60]!r}... is too long for this store: its partition "
+                f"values take {len(rest.encode())} bytes of {_COMPONENT_BYTES_MAX}"
+            )
         return self._root / "journals" / collection / rest.replace("/", "+")
 
     @contextlib.contextmanager
-    def _journal(self, name: str, create: Collection | None = None) -> Iterator[JournalFile]:
+    def _journal(
+        self, name: str, create: Callable[[], Collection] | None = None
+    ) -> Iterator[JournalFile]:
         """The open journal, opened if need be, and not closed while it is borrowed."""
         journal = self._borrow(name, create)
         try:
@@ -249,11 +257,8 @@ class FileStore(OpenStore):
         finally:
             self._give_back(name)
 
-    def _borrow(self, name: str, create: Collection | None) -> JournalFile:
+    def _borrow(self, name: str, create: Callable[[], Collection] | None) -> JournalFile:
         with self._lock:
-            if self._pid != os.getpid():
-                # A forked child must not share file positions and locks with its parent.
-                self._open, self._in_use, self._pid = OrderedDict(), {}, os.getpid()
             journal = self._open.get(name)
             if journal is None:
                 folder = self._folder(name)
@@ -265,19 +270,16 @@ class FileStore(OpenStore):
             self._in_use[name] = self._in_use.get(name, 0) + 1
             return journal
 
-    def _create_journal(self, name: str, folder: Path, collection: Collection) -> None:
-        if len(folder.name.encode()) > _COMPONENT_BYTES_MAX:
-            raise ConfigurationError(
-                f"journal name {name[:60]!r}... is too long for this store: its partition values "
-                f"take {len(folder.name.encode())} bytes of {_COMPONENT_BYTES_MAX}"
-            )
+    def _create_journal(self, name: str, folder: Path, load: Callable[[], Collection]) -> None:
         with self._catalog_lock():
             if not (folder / "head").exists():
-                JournalFile.create(name, folder, collection)
+                JournalFile.create(name, folder, load())
 
     def _give_back(self, name: str) -> None:
         """Closes the least recently used journals above the limit."""
         with self._lock:
+            if name not in self._in_use:
+                return  # borrowed before a fork, and given back in the child
             self._in_use[name] -= 1
             idle = [name for name in self._open if not self._in_use.get(name)]
             for victim in idle[: max(len(self._open) - JOURNALS_OPEN_MAX, 0)]:

@@ -1,0 +1,53 @@
+"""The demo as people run it: a process of its own, with producers of its own and a real Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("penstock"))
+WAIT_S = 600
+
+
+@pytest.mark.slow
+def test_the_demo_holds_exactly_once_and_leaves_a_folder_to_look_at(tmp_path: Path) -> None:
+    folder = tmp_path / "auctions"
+    done = subprocess.run(
+        [COMMAND, "demo", "--documents", "6000", "--seed", "3", "--folder", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = done.stdout.partition("4  Verdict")[2]
+    assert verdict.count("yes  ") == 11
+    assert "NO" not in verdict
+    assert "Exactly once: it held." in verdict
+    assert done.stderr == ""
+    listed = subprocess.run(
+        [COMMAND, "journals", "bids", "--json", "--store", str(folder / "store")],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert len(json.loads(listed.stdout)["journals"]) == 5
+
+
+def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    done = subprocess.run(
+        [COMMAND, "demo", "--folder", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "is not empty" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
