@@ -258,6 +258,12 @@ def test_as_of_a_frontier(spark: SparkSession, store: ps.OpenStore) -> None:
     assert ids(spark, store, as_of=to_json(frontier), binding="0") == []
     by_sql = documents(spark, store=store.url, collection="orders", as_of=frontier, binding=3)
     assert sorted(row.id for row in by_sql.collect()) == [1, 2]
+    of_then = to_json(store.frontier("orders", "payments"))
+    with store.producer() as producer, producer.transaction() as txn:
+        txn.append("orders", rows(5))
+        txn.append("payments", rows(5))
+    assert ids(spark, store, as_of=of_then) == [1, 2, 3, 4]
+    assert ids(spark, store, "payments", as_of=of_then) == []
 
 
 def test_loaded_frame_keeps_its_cut_and_its_rows(spark: SparkSession, store: ps.OpenStore) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock.journal.transaction
+from penstock.cli.outputs import new_file
 from penstock.cli.reading import Wanted
 from penstock.cli.tail import follow
 from penstock.journal.transaction import Step
@@ -113,6 +114,14 @@ def test_an_output_file_gets_the_format_its_name_says(run: Run, tmp_path: Path) 
     assert refused.stderr == (
         f"error: cannot write {tmp_path}/no/x.csv: there is no folder {tmp_path}/no\n"
     )
+
+
+def test_an_output_file_that_could_not_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("old")
+    with pytest.raises(KeyError), new_file(tmp_path / "x.csv") as stream:
+        stream.write(b"new")
+        raise KeyError
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 @pytest.mark.usefixtures("orders")
