@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
 from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier, to_json
-from penstock.ids import Kind, Producer
+from penstock.ids import Kind, Producer, clock_to_datetime
 from penstock.journal import transaction
 from penstock.journal.frames import Ack, encode_ack, encode_documents
 from penstock.journal.rows import conform
@@ -117,6 +117,16 @@ def test_meta_tells_place_and_identity(spark: SparkSession, store: ps.OpenStore)
     assert meta.clock - first._meta.clock == datetime.timedelta(microseconds=1)
     assert datetime.timedelta(0) <= meta.clock - before < datetime.timedelta(minutes=5)
     assert meta.commit_clock_raw == first._meta.commit_clock_raw > meta.clock_raw
+
+
+def test_meta_clock_is_exact_to_the_microsecond(spark: SparkSession, store: ps.OpenStore) -> None:
+    # Beyond what a double can hold apart, and before what Unix time can.
+    clocks = [5, *((5 * 10**17 + units) << 4 | 15 for units in range(25))]
+    by_hand(store, JOURNAL, Producer.random(), *((Kind.OUTSIDE, clock) for clock in clocks))
+    found = sorted(both(spark, store), key=lambda row: row.id)
+    assert [row._meta.clock_raw for row in found] == clocks
+    moments = [clock_to_datetime(clock).replace(tzinfo=None) for clock in clocks]
+    assert [row._meta.clock for row in found] == moments
 
 
 def test_transaction_over_collections_rollback_and_open_one(
@@ -326,8 +336,9 @@ def test_protocol_fault_is_told_with_its_place(
 ) -> None:
     by_hand(store, JOURNAL, Producer.random(), *what)
     by_sql = documents(spark, store=store.url, collection="orders")
-    # A condition that leaves the faulty row out must not hide it.
-    for frame in (load(spark, store, "orders"), by_sql, by_sql.where("id > 100")):
+    # A condition that leaves the faulty producer out must not hide it.
+    condition = "_meta.producer = '000000000000'"
+    for frame in (load(spark, store, "orders"), by_sql, by_sql.where(condition)):
         with pytest.raises(Exception, match=f"journal {JOURNAL} at offset {offset}: producer"):
             frame.collect()
 

@@ -100,7 +100,7 @@ def _cut_off(value: Any, wanted: pa.DataType) -> str | None:
         return None
     if pa.types.is_date(wanted) and isinstance(value, datetime.datetime):
         return "its time of day" if value.time() != datetime.time() else None
-    if pa.types.is_timestamp(wanted) and getattr(value, "nanosecond", 0):
+    if pa.types.is_timestamp(wanted) and getattr(value, "nanosecond", None):
         return "its nanoseconds"
     if pa.types.is_integer(wanted) or pa.types.is_temporal(wanted):
         try:

@@ -186,7 +186,7 @@ def _convert(collection: str, field: pa.Field[Any], values: Any) -> pa.Array[Any
     if array.type == kind:
         return array
     _refuse(collection, field.name, loss_of_required(array, kind))
-    return array.take(pa.array(np.arange(len(array)))).cast(kind)
+    return array.take(np.arange(len(array))).cast(kind)
 
 
 def _refuse(collection: str, column: str, loss: Loss | None) -> None:

@@ -14,6 +14,7 @@ back; step 4 is the commit; after it nothing rolls back, and whoever finds the d
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from typing import TYPE_CHECKING, Final
 
@@ -177,8 +178,9 @@ class Transaction:
     def _leave_to_recovery(self) -> None:
         """The decision stands, or may stand: nothing rolls back any more. Who settles this
         producer after it carries the decision out, if there is one."""
-        self._ledger.retire()
         self._end(None)
+        with contextlib.suppress(OSError):  # the disk may be what brought us here
+            self._ledger.retire()
 
     def _end(self, committed_at: int | None) -> None:
         self._over = True

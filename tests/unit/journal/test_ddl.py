@@ -72,10 +72,9 @@ def test_nested_nullability_survives(schema: pa.Schema) -> None:
 def test_any_text_is_read_or_refused_in_our_words(text: str) -> None:
     try:
         schema = schema_from_ddl(text)
-    except DdlError as error:
-        assert str(error)
-    else:
-        assert schema_from_ddl(schema_to_ddl(schema)).equals(schema)
+    except DdlError:
+        return  # any other error fails
+    assert schema_from_ddl(schema_to_ddl(schema)).equals(schema)
 
 
 @pytest.mark.parametrize(

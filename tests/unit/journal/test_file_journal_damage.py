@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -28,6 +28,9 @@ from tests.unit.journal.journal_files import (
     open_numbers,
     segments,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KILLED = [-signal.SIGKILL]
 

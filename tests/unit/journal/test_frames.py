@@ -127,7 +127,7 @@ def test_a_frame_cut_short_anywhere_is_refused(frame: bytes) -> None:
 
 def test_the_errors_say_what_was_wrong() -> None:
     frame = FRAMES[0]
-    with pytest.raises(DamagedFrameError, match="no frame begins here .found b'XXXX'."):
+    with pytest.raises(DamagedFrameError, match=r"no frame begins here .found b'XXXX'."):
         read_frame(b"XXXX" + frame[4:])
     with pytest.raises(DamagedFrameError, match="header's checksum"):
         read_frame(frame[:8] + b"\xff" + frame[9:])
@@ -157,11 +157,12 @@ def test_many_rows_are_split() -> None:
     payloads = payloads_of(["x"] * count)
     assert sum(payload.rows for payload in payloads) == count
     assert max(payload.rows for payload in payloads) <= FRAME_ROWS_MAX
+    schema = document_schema(SCHEMA)
     found = [
         value
         for payload in payloads
-        for value in decode_documents(payload.body, document_schema(SCHEMA)).column("id").to_pylist()
-    ]  # fmt: skip
+        for value in decode_documents(payload.body, schema).column("id").to_pylist()
+    ]
     assert found == list(range(count))
 
 
@@ -181,6 +182,7 @@ def test_rows_of_uneven_size_still_fit() -> None:
         len(value)
         for payload in payloads
         for value in decode_documents(payload.body, document_schema(SCHEMA)).column(4).to_pylist()
+        if value is not None
     ]
     assert found == [1] * 60_000 + [16_000_000] * 6
 

@@ -1,4 +1,4 @@
-"""Users' rows: what fits goes in unchanged, what does not is refused with row, column and reason."""
+"""Users' rows: what fits goes in unchanged; what does not is refused, with row and column."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import datetime
 import decimal
 import pickle
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,9 @@ from penstock.journal import Collection
 from penstock.journal.errors import BadRowsError
 from penstock.journal.names import journal_name
 from penstock.journal.rows import ROW_BYTES_MAX, Rows, conform, row_bytes, split_by_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ORDERS = Collection.define(
     "orders",
@@ -123,7 +125,7 @@ def test_no_rows_are_no_rows(rows: Rows) -> None:
     assert conform(ORDERS, rows).schema.equals(ORDERS.schema)
 
 
-BAD: list[tuple[dict[str, Any], str | None, str]] = [
+BAD: list[tuple[dict[Any, Any], str | None, str]] = [
     ({"id": "7"}, "id", "value '7' does not fit int64"),
     ({"id": 1.5}, "id", "value '1.5' does not fit int64"),
     ({"id": True}, "id", "value 'True' does not fit int64"),
@@ -360,17 +362,18 @@ def hashable(found: tuple[str, dict[str, Any]]) -> tuple[str, tuple[tuple[str, A
 def test_rows_are_split_by_journal_in_their_order_and_none_is_lost(
     rows: list[dict[str, Any]],
 ) -> None:
+    columns = PARTITIONED.partition_by
     rows = [{"id": number, **row} for number, row in enumerate(rows)]
     split = list(split_by_journal(PARTITIONED, conform(PARTITIONED, rows)))
     assert len({name for name, _ in split}) == len(split)
     found = [(name, row) for name, part in split for row in part.to_pylist()]
     expected = [
         (
-            journal_name("orders", PARTITIONED.partition_by, [row[c] for c in PARTITIONED.partition_by]),
+            journal_name("orders", PARTITIONED.partition_by, [row[c] for c in columns]),
             row,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     assert Counter(map(hashable, found)) == Counter(map(hashable, expected))
     for name, part in split:
         assert part.num_rows > 0

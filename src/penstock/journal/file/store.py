@@ -16,7 +16,6 @@ from penstock.journal.collection import Collection, check_collection_name
 from penstock.journal.errors import UnknownCollectionError
 from penstock.journal.file.durable import locked, make_folder, replace_file
 from penstock.journal.file.forks import let_go_at_fork
-from penstock.journal.file.head import DamagedHeadError
 from penstock.journal.file.journal import JournalFile, probe_head
 from penstock.journal.file.ledger import FileLedger, list_ledgers, make_ledger_folders
 from penstock.journal.file.segment import BatchBuilder
@@ -154,7 +153,12 @@ class FileStore(OpenStore):
             raise UnknownCollectionError(name, tuple(self.collections())) from None
         known_text, known = self._collections.get(name, (b"", None))
         if known is None or text != known_text:
-            known = Collection.from_json(_parse_json(path.name, text))
+            try:
+                known = Collection.from_json(_parse_json(path.name, text))
+            except (ConfigurationError, KeyError, TypeError) as error:
+                raise CorruptStorageError(
+                    f"{path.name} does not describe a collection ({error}); restore it"
+                ) from None
             self._collections[name] = (text, known)
         return known
 

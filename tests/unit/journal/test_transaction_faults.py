@@ -1,0 +1,160 @@
+"""A disk that fails in the middle of a commit: whole or not at all, and the caller is told which."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.errors import CommitFailedError, CommitStateUnknownError
+from penstock.journal import Collection, OpenStore, open_store
+from penstock.journal.cut import take_cut
+from penstock.journal.documents import read_documents
+from penstock.journal.errors import AppendFailedError, ProducerFencedError
+from penstock.journal.file import durable as durable_module
+from penstock.journal.file import journal as journal_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> OpenStore:
+    store = open_store(tmp_path)
+    for name in NAMES:
+        store.create(Collection.define(name, "id BIGINT NOT NULL", "id"))
+    return store
+
+
+def seen(store: OpenStore) -> dict[str, list[int]]:
+    cuts = take_cut(store, [f"{name}/000" for name in NAMES])
+    return {
+        cut.journal[0]: [
+            number
+            for part in read_documents(store, cut)
+            for number in part.documents.column("id").to_pylist()
+        ]
+        for cut in cuts
+    }
+
+
+class Failing:
+    """Stands before a function of `os`: lets some calls through, and fails from then on."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, module: object, name: str, let_through: int
+    ) -> None:
+        self.calls = 0
+        real: Callable[..., object] = getattr(os, name)
+
+        def call(*arguments: object) -> object:
+            self.calls += 1
+            if self.calls > let_through:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return real(*arguments)
+
+        monkeypatch.setattr(f"{module.__name__}.os.{name}", call)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("acks", [0, 1, 2])
+def test_a_disk_that_fails_while_acknowledging_leaves_a_commit_to_recovery(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    with store.producer() as other:
+        for name in NAMES:
+            other.append(name, {"id": 0})
+        with pytest.raises(CommitStateUnknownError, match=r"is committed, but .* call recover"):
+            with monkeypatch.context() as patched, store.producer() as producer:
+                transaction = producer.transaction()
+                for name in NAMES:
+                    transaction.append(name, {"id": 1})
+                Failing(patched, journal_module, "pwritev", let_through=acks)
+                transaction.commit()
+        for name in NAMES:
+            other.append(name, {"id": 2})
+        # Committed, but not yet to be seen: in none of the journals, although some have the ACK.
+        assert seen(store) == {key: [0, 2] for key in NAMES}
+        with pytest.raises(ProducerFencedError):
+            producer.append("a", {"id": 9})
+        assert store.recover() == [producer.id]
+        assert seen(store) == {key: [0, 1, 2] for key in NAMES}
+        assert store.recover() == []
+
+
+def test_a_disk_that_does_not_confirm_the_decision_rolls_nothing_back(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision may have reached the disk: a rollback now, and a crash in the middle of it,
+    would leave a part of the transaction to be committed."""
+    with pytest.raises(CommitStateUnknownError, match="the disk would not confirm it"):
+        with monkeypatch.context() as patched, store.producer() as producer:
+            transaction = producer.transaction()
+            for name in NAMES:
+                transaction.append(name, {"id": 1})
+            Failing(patched, durable_module, "fsync", let_through=1)  # the file, not its name
+            try:
+                transaction.commit()
+            finally:
+                patched.undo()
+    assert seen(store) == {key: [] for key in NAMES}
+    assert store.recover() == [producer.id]
+    assert seen(store) == {key: [1] for key in NAMES}
+
+
+def test_a_disk_that_refuses_the_decision_rolls_back(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.producer() as producer:
+        transaction = producer.transaction()
+        for name in NAMES:
+            transaction.append(name, {"id": 1})
+        with monkeypatch.context() as patched:
+            Failing(patched, durable_module, "fsync", let_through=0)
+            with pytest.raises(CommitFailedError, match=r"could not be recorded: .* rolled back"):
+                transaction.commit()
+        with producer.transaction() as again:
+            for name in NAMES:
+                again.append(name, {"id": 2})
+    assert seen(store) == {key: [2] for key in NAMES}
+    assert store.recover() == []
+
+
+def test_a_disk_that_does_not_sync_the_documents_rolls_back(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.producer() as producer:
+        transaction = producer.transaction()
+        for name in NAMES:
+            transaction.append(name, {"id": 1})
+        with monkeypatch.context() as patched:
+            Failing(patched, journal_module, "fdatasync", let_through=1)
+            with pytest.raises((CommitFailedError, OSError)):
+                transaction.commit()
+    store.recover()
+    assert all(1 not in ids for ids in seen(store).values())
+
+
+def test_a_rollback_that_fails_is_left_to_recovery(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the producer to go on, its next commit would take the discarded rows along."""
+    with store.producer() as producer:
+        transaction = producer.transaction()
+        for name in NAMES:
+            transaction.append(name, {"id": 1})
+        with monkeypatch.context() as patched, pytest.raises(AppendFailedError):
+            Failing(patched, journal_module, "pwritev", let_through=1)
+            transaction.rollback()
+        with pytest.raises(ProducerFencedError):
+            producer.append("a", {"id": 2})
+    assert store.recover() == [producer.id]
+    assert seen(store) == {key: [] for key in NAMES}
+    with store.producer() as other:
+        for name in NAMES:
+            other.append(name, {"id": 3})
+    assert seen(store) == {key: [3] for key in NAMES}
