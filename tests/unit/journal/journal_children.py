@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from penstock.journal import Collection, open_store
 from penstock.journal.file import journal as journal_module
-from penstock.journal.file.head import Head
+from penstock.journal.file.head import Head, Position
+from penstock.journal.file.segment import SegmentHeader, create_segment
 from tests.unit.journal.journal_files import NUMBERS, Writer, append, open_numbers
 
 if TYPE_CHECKING:
@@ -60,22 +61,21 @@ def die_before_the_head_is_written(
     store = open_numbers(folder, segment_bytes_max=segment_bytes_max, collection=collection)
     payloads = Writer().documents(ids)
 
-    def set_written(self: Head, position: object) -> None:
+    def set_written(self: Head, position: Position) -> None:
         if not rolling:
             _die()
         rolling.pop()
-        return real(self, position)  # type: ignore[arg-type]
+        real(self, position)
 
     real = Head.set_written
     rolling: list[bool] = []
-    create_segment = journal_module.create_segment
 
-    def create(*arguments: Any) -> int:
+    def create(folder: Path, header: SegmentHeader) -> int:
         rolling.append(True)
-        return create_segment(*arguments)
+        return create_segment(folder, header)
 
-    journal_module.create_segment = create
-    Head.set_written = set_written  # type: ignore[assignment, method-assign]
+    vars(journal_module)["create_segment"] = create
+    Head.set_written = set_written  # type: ignore[method-assign]
     append(store, payloads)
 
 
@@ -95,13 +95,12 @@ def die_in_the_middle_of_a_write(folder: Path, ids: list[int], written_bytes: in
 def die_with_a_new_segment(folder: Path, ids: list[int], segment_bytes_max: int) -> None:
     """The next segment is there, and the head does not know of it."""
     store = open_numbers(folder, segment_bytes_max=segment_bytes_max)
-    create_segment = journal_module.create_segment
 
-    def create(*arguments: Any) -> int:
-        create_segment(*arguments)
+    def create(folder: Path, header: SegmentHeader) -> int:
+        create_segment(folder, header)
         _die()
 
-    journal_module.create_segment = create
+    vars(journal_module)["create_segment"] = create
     append(store, Writer().documents(ids))
 
 

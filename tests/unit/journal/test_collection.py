@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -124,7 +125,11 @@ def test_json_round_trip(
 
 
 def test_an_arrow_schema_is_as_good_as_ddl() -> None:
-    arrow = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.large_string())])
+    fields: list[pa.Field[Any]] = [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("name", pa.large_string()),
+    ]
+    arrow = pa.schema(fields)
     assert Collection.define("a", arrow, "id") == Collection.define(
         "a", "id BIGINT NOT NULL, name STRING", "id"
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.journal.ddl import DdlError, normal_schema, schema_from_ddl, schema_to_ddl
 
-SIMPLE_TYPES = [
+SIMPLE_TYPES: list[pa.DataType] = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),
     pa.string(), pa.binary(), pa.date32(), pa.timestamp("us", tz="UTC"), pa.timestamp("us"),
 ]  # fmt: skip
@@ -37,8 +37,9 @@ def fields(kinds: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[list[pa.F
     return st.lists(each, min_size=1, max_size=4, unique_by=lambda field: field.name)
 
 
-types = st.recursive(
-    st.one_of(st.sampled_from(SIMPLE_TYPES), decimals()),
+leaves: st.SearchStrategy[pa.DataType] = st.one_of(st.sampled_from(SIMPLE_TYPES), decimals())
+types: st.SearchStrategy[pa.DataType] = st.recursive(
+    leaves,
     lambda below: st.one_of(
         below.map(lambda kind: pa.list_(pa.field("element", kind))),
         st.tuples(below, below).map(lambda pair: pa.map_(*pair)),

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigurationError
 from penstock.ids import CLOCK_FLOOR, Kind, Producer
 from penstock.journal import Collection
-from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
+from penstock.journal.errors import CorruptJournalError, OffsetDroppedError, UnknownJournalError
+from penstock.journal.file import journal as journal_module
+from penstock.journal.file.segment import list_segments
 from penstock.journal.frames import KIND_ACK, Payload
 from penstock.journal.store import Probe
 from penstock.sequence import sequence_rows
@@ -94,8 +96,8 @@ def test_a_journal_is_a_list(
         stop = data.draw(st.none() | st.integers(0, len(model) + 3))
         assert rows_of(store, begin, stop) == model[begin:stop]
         columns = data.draw(st.permutations(["id", "text"]).map(lambda names: names[:1]))
-        check_columns(store, model, hints, begin, stop, columns)
-        check_columns(store, model, hints, begin, stop, [])
+        check_columns(store, model, hints, (begin, stop), columns)
+        check_columns(store, model, hints, (begin, stop), [])
         check_ranges(store, model)
         store.close()
 
@@ -104,11 +106,11 @@ def check_columns(
     store: OpenStore,
     model: list[tuple[Any, ...]],
     hints: dict[int, tuple[str, ...]],
-    begin: int,
-    stop: int | None,
+    within: tuple[int, int | None],
     columns: list[str],
 ) -> None:
-    found: list[tuple[Any, ...]] = []
+    begin, stop = within
+    found: list[Any] = []
     found_hints: dict[int, tuple[str, ...]] = {}
     for batch in store.read(JOURNAL, begin, stop, columns):
         assert batch.documents.schema.names == columns
@@ -253,16 +255,14 @@ def test_retention_between_looking_and_reading_loses_no_row_in_silence(
     writer = Writer()
     for number in range(6):
         append(store, writer.documents([number]))
-    from penstock.journal.file import journal as module
-
-    listing = module.list_segments
+    listing = list_segments
 
     def list_after_a_drop(folder: Path) -> list[int]:
-        monkeypatch.setattr(module, "list_segments", listing)
+        monkeypatch.setattr(journal_module, "list_segments", listing)
         other.drop_before(JOURNAL, 3)
         return listing(folder)
 
-    monkeypatch.setattr(module, "list_segments", list_after_a_drop)
+    monkeypatch.setattr(journal_module, "list_segments", list_after_a_drop)
     with pytest.raises(OffsetDroppedError, match="start at 3"):
         ids_of(store, 0)
 
@@ -378,15 +378,15 @@ def check_states(store: OpenStore) -> None:
         batches = list(store.read(JOURNAL, 0, columns=[]))
     except UnknownJournalError:
         return
-    columns = [
-        np.concatenate([getattr(batch, name) for batch in batches])
-        for name in ("offsets", "producers", "clocks", "flags")
-    ]
+    offsets = np.concatenate([batch.offsets for batch in batches])
+    producers = np.concatenate([batch.producers for batch in batches])
+    clocks = np.concatenate([batch.clocks for batch in batches])
+    flags = np.concatenate([batch.flags for batch in batches])
     end = store.probe(JOURNAL).write_head
     for part in store.ranges(JOURNAL, 0, end):
         at, states = store.states(JOURNAL, part.begin)
         assert at == part.begin
-        expected = sequence_rows(*(column[:at] for column in columns), {})
+        expected = sequence_rows(offsets[:at], producers[:at], clocks[:at], flags[:at], {})
         assert expected.fault is None
         assert states == expected.states
         assert store.states(JOURNAL, part.end - 1) == (at, states)
@@ -394,8 +394,6 @@ def check_states(store: OpenStore) -> None:
 
 def test_a_fault_of_the_protocol_does_not_stop_the_writers(tmp_path: Path) -> None:
     """It is the readers who are told, from the segment on in which it is."""
-    from penstock.journal.errors import CorruptJournalError
-
     store = open_numbers(tmp_path, segment_bytes_max=1)
     writer = Writer()
     append(store, writer.documents([1], Kind.CONTINUE))

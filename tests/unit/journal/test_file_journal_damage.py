@@ -13,7 +13,6 @@ from penstock.ids import Kind
 from penstock.journal import Collection, OpenStore
 from penstock.journal.errors import AppendFailedError, CorruptJournalError
 from penstock.journal.file import head as head_module
-from penstock.journal.file import journal as journal_module
 from penstock.journal.frames import FRAME_HEADER
 from penstock.journal.store import Probe
 from tests.unit.journal import journal_children as children
@@ -171,9 +170,9 @@ def check_flipped(
 ) -> None:
     store = open_numbers(folder, segment_bytes_max=1_200)
     found: list[int | None] = []
+    batches = store.read(JOURNAL, 0)
     with pytest.raises(CorruptJournalError) as caught:
-        for batch in store.read(JOURNAL, 0):
-            found += batch.documents.column("id").to_pylist()
+        found.extend(number for batch in batches for number in batch.documents["id"].to_pylist())
     error = caught.value
     frame = max((start for start in starts if start <= place), default=0)
     assert (error.journal, error.segment, error.position) == (JOURNAL, segment.name, frame)
@@ -240,7 +239,7 @@ def test_a_synced_file_that_became_shorter_is_told(tmp_path: Path) -> None:
     store.close()
     (segment,) = segments(tmp_path)
     os.truncate(segment, segment.stat().st_size - 1)
-    with pytest.raises(CorruptJournalError, match="shorter than the .* bytes that were durable"):
+    with pytest.raises(CorruptJournalError, match=r"shorter than the .* bytes that were durable"):
         ids_of(open_numbers(tmp_path))
 
 
@@ -407,6 +406,7 @@ class FullDisk:
     """Stands before `os.pwritev`: takes some bytes of the next write, and then no more."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, taken_bytes: int) -> None:
+        self.taken_bytes = taken_bytes
         real = os.pwritev
 
         def pwritev(descriptor: int, views: list[memoryview], at: int) -> int:
@@ -416,8 +416,7 @@ class FullDisk:
                 return real(descriptor, [part], at)
             raise OSError(28, "No space left on device")
 
-        self.taken_bytes = taken_bytes
-        monkeypatch.setattr(journal_module.os, "pwritev", pwritev)
+        monkeypatch.setattr(os, "pwritev", pwritev)
 
 
 @pytest.mark.parametrize("taken_bytes", [0, 10, 60])
@@ -430,7 +429,7 @@ def test_an_append_that_the_disk_refuses_leaves_the_journal_as_it_was(
     before = segments(tmp_path)[0].read_bytes()
     with monkeypatch.context() as patched:
         FullDisk(patched, taken_bytes)
-        with pytest.raises(AppendFailedError, match="No space left on device. Nothing of this"):
+        with pytest.raises(AppendFailedError, match=r"No space left on device. Nothing of this"):
             append(store, writer.documents([1, 2]))
     assert segments(tmp_path)[0].read_bytes() == before
     assert append(store, writer.documents([3])) == 1
@@ -445,7 +444,7 @@ def test_bytes_written_in_many_small_steps_arrive_whole(
     def pwritev(descriptor: int, views: list[memoryview], at: int) -> int:
         return real(descriptor, [b"".join(views)[:7]], at)
 
-    monkeypatch.setattr(journal_module.os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "pwritev", pwritev)
     store: OpenStore = open_numbers(tmp_path)
     append(store, [*Writer().documents([0, 1]), *Writer().documents([2])])
     assert ids_of(store) == [0, 1, 2]

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,7 +17,6 @@ from penstock.errors import LocalProtocolError
 from penstock.journal import Collection, OpenStore, open_store
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
-from penstock.journal.file import journal as journal_module
 from penstock.journal.file.store import JOURNALS_OPEN_MAX
 from penstock.journal.names import Selector
 from penstock.journal.store import Probe
@@ -31,6 +31,9 @@ from tests.unit.journal.journal_files import (
     rows_of,
     segments,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def check_appends(store: OpenStore, writers: int, appends: int, each: int) -> None:
@@ -150,7 +153,7 @@ class Counted:
             time.sleep(seconds)
             real(descriptor)
 
-        monkeypatch.setattr(journal_module.os, "fdatasync", fdatasync)
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
 
 
 def test_each_synced_append_by_itself_is_one_fdatasync(
@@ -219,7 +222,7 @@ def test_open_journals_do_not_pile_up(tmp_path: Path) -> None:
         assert descriptors() - before <= 3 * JOURNALS_OPEN_MAX + 10
         producer.append("wide", [{"id": n, "part": n} for n in range(parts)])
         assert {store.probe(journal.name).write_head for journal in store.journals("wide")} == {2}
-    reading.close()
+    list(reading)
     store.close()
     assert descriptors() == before
 
@@ -237,7 +240,7 @@ def test_a_failed_opening_leaks_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_ten_thousand_journals_are_listed_and_probed(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Made by copying one: making them durably, one by one, is not what is tested here."""
     count = 10_000
@@ -272,15 +275,15 @@ def test_ten_thousand_journals_are_listed_and_probed(
 # Forks
 
 
-def in_a_forked_child(work: object) -> int:
+def in_a_forked_child(work: Callable[[], None]) -> int:
     """Runs it in a forked process; gives the exit code, 0 if it returned."""
     child = os.fork()
     if child == 0:
         try:
-            work()  # type: ignore[operator]
-        except BaseException:
+            work()
+            os._exit(0)
+        finally:
             os._exit(1)
-        os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

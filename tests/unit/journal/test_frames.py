@@ -33,7 +33,11 @@ from penstock.journal.frames import (
     encode_documents,
 )
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+FIELDS: list[pa.Field[Any]] = [
+    pa.field("id", pa.int64(), nullable=False),
+    pa.field("text", pa.string()),
+]
+SCHEMA = pa.schema(FIELDS)
 PRODUCER = Producer.from_hex("a10203040506")
 CLOCK = 0x1B21DD2138140000
 
@@ -144,7 +148,8 @@ def header_with(kind: int, payload_bytes: int) -> bytes:
 
 
 def test_a_size_beyond_the_limit_is_refused_before_anything_is_read() -> None:
-    assert decode_header(header_with(KIND_DOCUMENTS, FRAME_PAYLOAD_BYTES_MAX))
+    largest = decode_header(header_with(KIND_DOCUMENTS, FRAME_PAYLOAD_BYTES_MAX))
+    assert largest.payload_bytes == FRAME_PAYLOAD_BYTES_MAX
     for size in (FRAME_PAYLOAD_BYTES_MAX + 1, 2**32 - 1):
         with pytest.raises(DamagedFrameError, match=f"with {size} bytes cannot be"):
             decode_header(header_with(KIND_DOCUMENTS, size))
@@ -175,7 +180,7 @@ def test_large_rows_are_split_near_the_target() -> None:
 
 def test_rows_of_uneven_size_still_fit() -> None:
     """Many small rows and a few very large ones side by side: the average says nothing."""
-    texts: list[str | None] = ["s"] * 60_000 + ["L" * 16_000_000] * 6
+    texts: list[str | None] = [*["s"] * 60_000, *["L" * 16_000_000] * 6]
     payloads = payloads_of(texts)
     assert all(payload.body.size <= FRAME_PAYLOAD_BYTES_MAX for payload in payloads)
     found = [

@@ -207,9 +207,9 @@ def test_what_is_not_rows_at_all(rows: Any, row: int | None, said: str) -> None:
 MIDDLE = 7_321
 
 
-def as_dicts(column: str, value: object) -> Rows:
-    rows = [{"id": number, "needed": "n"} for number in range(10_000)]
-    rows[MIDDLE][column] = value  # type: ignore[assignment]
+def as_dicts(column: str, value: object) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{"id": number, "needed": "n"} for number in range(10_000)]
+    rows[MIDDLE][column] = value
     return rows
 
 
@@ -305,7 +305,9 @@ def test_a_column_that_comes_twice_is_refused() -> None:
 def test_an_append_too_large_for_one_column_is_refused_and_not_cut() -> None:
     # Lists of nulls take no memory, but their offsets end at 2**31 like those of strings do.
     lists = pa.ListArray.from_arrays(pa.array([0, 2**31 - 1], pa.int32()), pa.nulls(2**31 - 1))
-    table = pa.table({"id": pa.chunked_array([[1], [2]]), "x": pa.chunked_array([lists, lists])})
+    table = pa.Table.from_arrays(
+        [pa.chunked_array([[1], [2]]), pa.chunked_array([lists, lists])], names=["id", "x"]
+    )
     with pytest.raises(BadRowsError, match="more than 2 GiB"):
         conform(ORDERS, table)
 
@@ -377,8 +379,8 @@ def test_rows_are_split_by_journal_in_their_order_and_none_is_lost(
     assert Counter(map(hashable, found)) == Counter(map(hashable, expected))
     for name, part in split:
         assert part.num_rows > 0
-        ids = part.column("id").to_pylist()
-        assert ids == sorted(ids)
+        ids = part.column("id").to_numpy()
+        assert (np.diff(ids) > 0).all()
         assert [row for where, row in expected if where == name] == part.to_pylist()
 
 

@@ -1,4 +1,4 @@
-"""A disk that fails in the middle of a commit: whole or not at all, and the caller is told which."""
+"""A disk that fails in the middle of a commit: it is whole or not at all, and the caller knows."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.journal.producer import OpenProducer
+    from penstock.journal.transaction import Transaction
+
 NAMES = ("a", "b", "c")
 
 
@@ -31,7 +34,7 @@ def store(tmp_path: Path) -> OpenStore:
     return store
 
 
-def seen(store: OpenStore) -> dict[str, list[int]]:
+def seen(store: OpenStore) -> dict[str, list[int | None]]:
     cuts = take_cut(store, [f"{name}/000" for name in NAMES])
     return {
         cut.journal[0]: [
@@ -41,6 +44,13 @@ def seen(store: OpenStore) -> dict[str, list[int]]:
         ]
         for cut in cuts
     }
+
+
+def opened(producer: OpenProducer) -> Transaction:
+    transaction = producer.transaction()
+    for name in NAMES:
+        transaction.append(name, {"id": 1})
+    return transaction
 
 
 class Failing:
@@ -68,21 +78,22 @@ def test_a_disk_that_fails_while_acknowledging_leaves_a_commit_to_recovery(
     with store.producer() as other:
         for name in NAMES:
             other.append(name, {"id": 0})
-        with pytest.raises(CommitStateUnknownError, match=r"is committed, but .* call recover"):
-            with monkeypatch.context() as patched, store.producer() as producer:
-                transaction = producer.transaction()
-                for name in NAMES:
-                    transaction.append(name, {"id": 1})
+        with store.producer() as producer:
+            transaction = opened(producer)
+            with monkeypatch.context() as patched:
                 Failing(patched, journal_module, "pwritev", let_through=acks)
-                transaction.commit()
+                with pytest.raises(
+                    CommitStateUnknownError, match=r"is committed, but .* call recover"
+                ):
+                    transaction.commit()
         for name in NAMES:
             other.append(name, {"id": 2})
         # Committed, but not yet to be seen: in none of the journals, although some have the ACK.
-        assert seen(store) == {key: [0, 2] for key in NAMES}
+        assert seen(store) == {name: [0, 2] for name in NAMES}
         with pytest.raises(ProducerFencedError):
             producer.append("a", {"id": 9})
         assert store.recover() == [producer.id]
-        assert seen(store) == {key: [0, 1, 2] for key in NAMES}
+        assert seen(store) == {name: [0, 1, 2] for name in NAMES}
         assert store.recover() == []
 
 
@@ -91,28 +102,22 @@ def test_a_disk_that_does_not_confirm_the_decision_rolls_nothing_back(
 ) -> None:
     """The decision may have reached the disk: a rollback now, and a crash in the middle of it,
     would leave a part of the transaction to be committed."""
-    with pytest.raises(CommitStateUnknownError, match="the disk would not confirm it"):
-        with monkeypatch.context() as patched, store.producer() as producer:
-            transaction = producer.transaction()
-            for name in NAMES:
-                transaction.append(name, {"id": 1})
+    with store.producer() as producer:
+        transaction = opened(producer)
+        with monkeypatch.context() as patched:
             Failing(patched, durable_module, "fsync", let_through=1)  # the file, not its name
-            try:
+            with pytest.raises(CommitStateUnknownError, match="the disk would not confirm it"):
                 transaction.commit()
-            finally:
-                patched.undo()
-    assert seen(store) == {key: [] for key in NAMES}
+    assert seen(store) == {name: [] for name in NAMES}
     assert store.recover() == [producer.id]
-    assert seen(store) == {key: [1] for key in NAMES}
+    assert seen(store) == {name: [1] for name in NAMES}
 
 
 def test_a_disk_that_refuses_the_decision_rolls_back(
     store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with store.producer() as producer:
-        transaction = producer.transaction()
-        for name in NAMES:
-            transaction.append(name, {"id": 1})
+        transaction = opened(producer)
         with monkeypatch.context() as patched:
             Failing(patched, durable_module, "fsync", let_through=0)
             with pytest.raises(CommitFailedError, match=r"could not be recorded: .* rolled back"):
@@ -120,7 +125,7 @@ def test_a_disk_that_refuses_the_decision_rolls_back(
         with producer.transaction() as again:
             for name in NAMES:
                 again.append(name, {"id": 2})
-    assert seen(store) == {key: [2] for key in NAMES}
+    assert seen(store) == {name: [2] for name in NAMES}
     assert store.recover() == []
 
 
@@ -128,9 +133,7 @@ def test_a_disk_that_does_not_sync_the_documents_rolls_back(
     store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with store.producer() as producer:
-        transaction = producer.transaction()
-        for name in NAMES:
-            transaction.append(name, {"id": 1})
+        transaction = opened(producer)
         with monkeypatch.context() as patched:
             Failing(patched, journal_module, "fdatasync", let_through=1)
             with pytest.raises((CommitFailedError, OSError)):
@@ -144,17 +147,16 @@ def test_a_rollback_that_fails_is_left_to_recovery(
 ) -> None:
     """Were the producer to go on, its next commit would take the discarded rows along."""
     with store.producer() as producer:
-        transaction = producer.transaction()
-        for name in NAMES:
-            transaction.append(name, {"id": 1})
-        with monkeypatch.context() as patched, pytest.raises(AppendFailedError):
+        transaction = opened(producer)
+        with monkeypatch.context() as patched:
             Failing(patched, journal_module, "pwritev", let_through=1)
-            transaction.rollback()
+            with pytest.raises(AppendFailedError):
+                transaction.rollback()
         with pytest.raises(ProducerFencedError):
             producer.append("a", {"id": 2})
     assert store.recover() == [producer.id]
-    assert seen(store) == {key: [] for key in NAMES}
+    assert seen(store) == {name: [] for name in NAMES}
     with store.producer() as other:
         for name in NAMES:
             other.append(name, {"id": 3})
-    assert seen(store) == {key: [3] for key in NAMES}
+    assert seen(store) == {name: [3] for name in NAMES}
