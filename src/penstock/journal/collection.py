@@ -23,6 +23,7 @@ RESERVED_COLUMNS: Final = (
     "_clock",
     "_flags",
     "_hints",
+    "_kind",
 )
 """Names that stand beside a document's own columns in frames and in Spark."""
 

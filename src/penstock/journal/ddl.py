@@ -54,10 +54,11 @@ def schema_from_ddl(text: str) -> pa.Schema:
     """Reads Spark DDL text. The error quotes the place where reading stopped."""
     parser = _Parser(text)
     fields = list(parser.fields(end=None))
-    names = [field.name for field in fields]
-    for name in names:
-        if names.count(name) > 1:
-            raise DdlError(f"column {name!r} appears twice in {text!r}")
+    # Spark does not tell upper case from lower in names.
+    names = [field.name.lower() for field in fields]
+    for field in fields:
+        if names.count(field.name.lower()) > 1:
+            raise DdlError(f"column {field.name!r} appears twice in {text!r}")
     if not fields:
         raise DdlError("a schema needs at least one column, for example: id BIGINT NOT NULL")
     return pa.schema(fields)

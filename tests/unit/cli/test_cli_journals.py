@@ -71,6 +71,15 @@ def test_the_listing_as_json_holds_everything(run: Run, orders: OpenStore) -> No
         assert [journal["open_transactions"] for journal in listed["journals"]] == [1, 0]
 
 
+def test_a_frontier_names_the_same_documents_later(run: Run, orders: OpenStore) -> None:
+    frontier = run("journals", "frontier", "orders").stdout.strip()
+    before = run("read", "orders").stdout
+    with orders.producer() as producer:
+        producer.append("orders", [{"id": 3, "region": "eu"}])
+    assert run("read", "orders", "--as-of", frontier).stdout == before
+    assert run("read", "orders").stdout != before
+
+
 def test_a_collection_is_created_evolved_and_described(run: Run, store: OpenStore) -> None:
     create = ("journals", "create", "things", "--schema", "id BIGINT NOT NULL", "--key", "id")
     assert "things: created" in run(*create).stdout

@@ -156,6 +156,26 @@ def evolve(
 
 
 @journals.command(
+    epilog=examples(
+        "penstock journals frontier orders payments > now.json",
+        'penstock read orders --as-of "$(cat now.json)"',
+    )
+)
+@click.argument("collections", nargs=-1, required=True)
+@store_option
+def frontier(collections: tuple[str, ...], store_url: str | None) -> None:
+    """Say how far COLLECTIONS have come together, as JSON.
+
+    Read each of them --as-of this, from here or with Spark, and all are seen at one and the same
+    point, now and later.
+    """
+    from penstock.frontier import to_json
+
+    with open_store(store_url) as store:
+        click.echo(to_json(store.frontier(*collections)))
+
+
+@journals.command(
     "drop-before", epilog=examples("penstock journals drop-before orders/region=eu/000 1000000")
 )
 @click.argument("journal")

@@ -63,7 +63,7 @@ class FileStore(OpenStore):
                 f"durability is 'synced' (safe against power cuts) or 'buffered' (safe against "
                 f"killed processes only), not {durability!r}"
             )
-        self.url = f"file://{folder}"
+        self.url = folder.as_uri()
         self._root = folder
         self._to_disk = durability == "synced"
         self._segment_bytes_max = segment_bytes_max
