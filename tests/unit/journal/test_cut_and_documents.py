@@ -282,7 +282,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: Step, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "count", "is_committed"),
+    "stopped_at",
     [
         (Step.TOUCHED, 2, False),
         (Step.APPENDED, 2, False),
@@ -295,10 +295,15 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: Step, count: int) -> None:
         (Step.COMPLETED, 1, True),
     ],
 )
+@pytest.mark.parametrize("segment_bytes_max", [900, 1 << 20])
 def test_a_transaction_in_flight_is_hidden_everywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step, count: int, is_committed: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped_at: tuple[Step, int, bool],
+    segment_bytes_max: int,
 ) -> None:
-    with open_shop(tmp_path, 900) as store:
+    step, count, is_committed = stopped_at
+    with open_shop(tmp_path, segment_bytes_max) as store:
         first, other = store.producer(), store.producer()
         first.append("orders", [{"id": 0, "part": 0}, {"id": 1, "part": 1}])
         before = seen(store)

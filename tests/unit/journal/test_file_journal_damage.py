@@ -139,7 +139,10 @@ def test_a_frame_of_another_offset_is_not_taken_for_the_next(tmp_path: Path) -> 
     begin, end = frame_starts(segment)
     with segment.open("ab") as file:
         file.write(segment.read_bytes()[begin:end])
-    assert ids_of(open_numbers(tmp_path)) == [0]
+    store = open_numbers(tmp_path)
+    assert ids_of(store) == [0]
+    assert append(store, Writer().documents([1])) == 1
+    assert ids_of(store) == [0, 1]
 
 
 # Altered bytes in what was synced

@@ -250,6 +250,24 @@ def test_one_bad_row_in_ten_thousand_is_found(
     assert (caught.value.row, caught.value.column) == (MIDDLE, column)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 16])
+def test_the_bad_row_is_found_wherever_it_is(count: int) -> None:
+    for row in range(count):
+        rows: list[dict[str, Any]] = [dict(LEAST) for _ in range(count)]
+        rows[row]["small"] = 500
+        for given_ in (rows, pa.Table.from_pylist(rows, pa.schema([*WIDE]))):
+            with pytest.raises(BadRowsError) as caught:
+                conform(ORDERS, given_)
+            assert (caught.value.row, caught.value.column) == (row, "small")
+
+
+WIDE: list[pa.Field[Any]] = [
+    pa.field("id", pa.int64()),
+    pa.field("needed", pa.string()),
+    pa.field("small", pa.int64()),
+]
+
+
 def test_of_several_bad_rows_the_first_is_named() -> None:
     rows: list[dict[str, Any]] = [dict(GOOD) for _ in range(1_000)]
     for row in (900, 333, 334, 999):

@@ -65,7 +65,16 @@ def test_the_forms_of_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         store = open_store(address, create=False)
         assert store.collections() == ["numbers"]
-        assert store.url == f"file://{folder}"
+        assert store.url == folder.as_uri()
+
+
+def test_a_store_opens_again_by_its_own_address(tmp_path: Path) -> None:
+    """Executors open the store by its address: what is special in one must not get lost."""
+    for name in ("a%20b", "a b", "a#b", "a?b", "ä+b"):
+        open_store(tmp_path / name).create(Collection.define(f"c{len(name)}", "id INT", "id"))
+        again = open_store(open_store(tmp_path / name).url, create=False)
+        assert again.collections() == [f"c{len(name)}"]
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 def test_wrong_addresses(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.errors import CommitFailedError, CommitStateUnknownError
+from penstock.errors import CommitFailedError, CommitStateUnknownError, LocalProtocolError
 from penstock.journal import Collection, OpenStore, open_store
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
@@ -108,6 +108,8 @@ def test_a_disk_that_does_not_confirm_the_decision_rolls_nothing_back(
             Failing(patched, durable_module, "fsync", let_through=1)  # the file, not its name
             with pytest.raises(CommitStateUnknownError, match="the disk would not confirm it"):
                 transaction.commit()
+        with pytest.raises(LocalProtocolError, match="this transaction is over"):
+            transaction.commit()
     assert seen(store) == {name: [] for name in NAMES}
     assert store.recover() == [producer.id]
     assert seen(store) == {name: [1] for name in NAMES}

@@ -23,6 +23,7 @@ from penstock.journal.errors import (
 )
 from penstock.journal.file.durable import locked, make_folder, replace_file, sync_folder
 from penstock.journal.file.head import DamagedHeadError, Head, Kept, Position, new_head
+from penstock.journal.file.repair import goes_on, is_sound, is_whole, mend, missing
 from penstock.journal.file.segment import (
     BatchBuilder,
     SegmentHeader,
@@ -138,7 +139,7 @@ class JournalFile:
                 # Rolled and dropped since, and so durable before: what counts comes after it.
                 dropped, written = written, self._head.written()
                 if written.segment == dropped.segment:
-                    raise self._missing(written.segment)
+                    raise missing(self.name, self._folder, written.segment)
             self._head.set_synced(written)
 
     def _sync_segment(self, segment: int) -> bool:
@@ -307,12 +308,7 @@ class JournalFile:
         first_kept = self.probe().first_kept
         if offset < first_kept:
             return OffsetDroppedError(self.name, offset, first_kept)
-        return self._missing(segment)
-
-    def _missing(self, segment: int) -> CorruptJournalError:
-        return CorruptJournalError(
-            self.name, segment_path(self._folder, segment).name, 0, "the file is missing"
-        )
+        return missing(self.name, self._folder, segment)
 
     def wait(self, beyond: int, timeout_s: float) -> int:
         deadline = time.monotonic() + timeout_s
@@ -344,7 +340,7 @@ class JournalFile:
             )
         return header.first_offset, header.states
 
-    # Repair: under the append lock
+    # After a crash: see repair.py
 
     def _check_tail(self) -> None:
         """At opening: if the files are not as the head says, perhaps nobody is appending just now.
@@ -354,7 +350,7 @@ class JournalFile:
             synced = self._head.written() == self._head.synced()
         except DamagedHeadError:
             synced = False
-        if not synced or not _is_sound(self._head, self._folder):
+        if not synced or not is_sound(self._head, self._folder):
             with self._append_lock, locked(self._head_descriptor):
                 self._written_and_sound(trust_unsynced=False)
 
@@ -370,23 +366,10 @@ class JournalFile:
         except FileNotFoundError:
             size = -1
         as_told = size == written.bytes and synced.offset <= written.offset
-        as_told = as_told and not _goes_on(written, self._folder)
-        if as_told and (trust_unsynced or self._is_whole(synced, written)):
+        as_told = as_told and not goes_on(written, self._folder)
+        if as_told and (trust_unsynced or is_whole(self.name, self._folder, synced, written)):
             return written
-        # Everything below `synced` was durable; look from there. Frames that are whole stay: they
-        # may have been acknowledged before a power cut took the newer head with it.
-        start = synced if synced.segment >= kept.first_offset else None
-        return self._mend(start)
-
-    def _is_whole(self, synced: Position, written: Position) -> bool:
-        """Whether all frames between the two are sound."""
-        with SegmentReader(self.name, self._folder, written.segment) as reader:
-            if synced.segment == written.segment:
-                position, offset = synced.bytes, synced.offset
-            else:  # whatever lies in earlier segments was synced when they were rolled
-                header, position = reader.header()
-                offset = header.first_offset
-            return reader.scan(position, offset) == (written.bytes, written.offset, None)
+        return self._mend(synced if synced.segment >= kept.first_offset else None)
 
     def _rebuild_head(self) -> Position:
         """The head is damaged: start over from the first frame of the newest segment."""
@@ -397,50 +380,8 @@ class JournalFile:
         log.warning("%s: its head was damaged; rebuilding it from its segments", self.name)
         return self._mend(None)
 
-    def _mend(self, start: Position | None) -> Position:
-        segments = list_segments(self._folder)
-        if not segments or (start is not None and start.segment not in segments):
-            raise self._missing(0 if start is None else start.segment)
-        if start is None:
-            first = segments[-1]
-            with SegmentReader(self.name, self._folder, first) as reader:
-                header, position = reader.header()
-                start = Position(first, position, header.first_offset)
-        reached = start
-        while True:
-            path = segment_path(self._folder, reached.segment)
-            with SegmentReader(self.name, self._folder, reached.segment) as reader:
-                if reader.size() < reached.bytes:
-                    raise CorruptJournalError(
-                        self.name,
-                        path.name,
-                        reader.size(),
-                        f"the file is shorter than the {reached.bytes} bytes that were durable",
-                    )
-                position, offset, damage = reader.scan(reached.bytes, reached.offset)
-                size = reader.size()
-            following = [first for first in segments if first > reached.segment]
-            if damage is not None and following:
-                raise CorruptJournalError(self.name, path.name, position, damage)
-            if damage is not None:
-                log.warning(
-                    "%s: cut %d bytes of an unfinished append from the end of %s (%s)",
-                    self.name,
-                    size - position,
-                    path.name,
-                    damage,
-                )
-                os.truncate(path, position)
-            reached = Position(reached.segment, position, offset)
-            if not following:
-                break
-            if following[0] != offset:
-                raise CorruptJournalError(
-                    self.name, path.name, position, f"rows end at {offset}, not {following[0]}"
-                )
-            with SegmentReader(self.name, self._folder, following[0]) as reader:
-                header, position = reader.header()
-            reached = Position(following[0], position, header.first_offset)
+    def _mend(self, synced: Position | None) -> Position:
+        reached = mend(self.name, self._folder, synced)
         os.fdatasync(self._open_segment(reached.segment))
         self._head.set_written(reached)
         with self._sync_lock, locked(self._sync_descriptor):
@@ -457,26 +398,9 @@ def probe_head(name: str, folder: Path) -> Probe | None:
         raise UnknownJournalError(name) from None
     try:
         head = Head(descriptor)
-        return _probe(head) if _is_sound(head, folder) else None
+        return _probe(head) if is_sound(head, folder) else None
     finally:
         os.close(descriptor)
-
-
-def _is_sound(head: Head, folder: Path) -> bool:
-    """Whether the segments end where the head says."""
-    try:
-        written = head.written()
-        head.synced()
-        head.kept()
-        size = segment_path(folder, written.segment).stat().st_size
-    except (DamagedHeadError, FileNotFoundError):
-        return False
-    return size == written.bytes and not _goes_on(written, folder)
-
-
-def _goes_on(written: Position, folder: Path) -> bool:
-    """Whether there is a later segment that the head does not know of."""
-    return written.offset != written.segment and segment_path(folder, written.offset).exists()
 
 
 def _probe(head: Head) -> Probe:
