@@ -33,8 +33,8 @@ def documents() -> pa.RecordBatch:
     text = np.frombuffer(np.random.default_rng(7).bytes(ROWS * 112), dtype="S112")
     return pa.record_batch(
         {
-            "id": np.arange(ROWS, dtype=np.int64),
-            "amount": np.arange(ROWS, dtype=np.float64),
+            "id": pa.array(np.arange(ROWS, dtype=np.int64)),
+            "amount": pa.array(np.arange(ROWS, dtype=np.float64)),
             "text": pa.array(text, pa.binary()),
         }
     )
@@ -81,9 +81,9 @@ def _read(folder: Path, batch: pa.RecordBatch) -> Line:
     written = [part.documents for part in store.read(JOURNAL, 0)]
     stamped = pa.record_batch(
         {
-            "_producer": np.zeros(ROWS, np.int64),
-            "_clock": np.zeros(ROWS, np.uint64),
-            "_flags": np.zeros(ROWS, np.uint16),
+            "_producer": pa.array(np.zeros(ROWS, np.int64)),
+            "_clock": pa.array(np.zeros(ROWS, np.uint64)),
+            "_flags": pa.array(np.zeros(ROWS, np.uint16)),
             **{name: batch.column(name) for name in batch.schema.names},
         }
     )
@@ -96,7 +96,7 @@ def _read(folder: Path, batch: pa.RecordBatch) -> Line:
         return sum(part.rows for part in store.read(JOURNAL, 0))
 
     def peer() -> int:
-        with pa.OSFile(str(plain)) as source, pa.ipc.open_stream(source) as reader:
+        with pa.OSFile(str(plain), "rb") as source, pa.ipc.open_stream(source) as reader:
             return sum(part.num_rows for part in reader)
 
     if not ours() == peer() == sum(part.num_rows for part in written):

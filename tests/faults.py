@@ -98,7 +98,7 @@ def _serve() -> None:
         if child == 0:
             try:
                 _perform(order, story, *(Path(path) for path in order["paths"]))
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - whatever it was, the parent is told
                 sys.excepthook(*sys.exc_info())
                 os._exit(1)
             os._exit(0)
@@ -192,7 +192,7 @@ class _Disk:
     def _restore(self, inode: int, target: Path) -> None:
         target.mkdir()
         for name, child in self._entries.get(inode, {}).items():
-            if child in self._entries or child not in self._contents and self._is_folder(child):
+            if child in self._entries or (child not in self._contents and self._is_folder(child)):
                 self._restore(child, target / name)
             else:
                 (target / name).write_bytes(self._contents.get(child, b""))

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 
 def checksum(data: bytes | pa.Buffer) -> int:
-    return xxhash.xxh3_64_intdigest(data)  # type: ignore[arg-type]  # a Buffer is bytes-like
+    return xxhash.xxh3_64_intdigest(data)

@@ -6,7 +6,6 @@ the sixteen is killed: nothing is lost, nothing comes twice, no transaction is t
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -14,9 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +21,9 @@ import pytest
 from penstock.journal import Collection, open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
@@ -200,4 +200,3 @@ def check(told: Told, debits: Counter[tuple[str, int]], credits_: Counter[tuple[
             assert in_debits == rows or batch not in told.done, f"lost: {story}"
         else:
             assert in_debits == in_credits == 0, f"rolled back, but there: {story}"
-    print(json.dumps({"batches": len(told.begun), "documents": debits.total() + credits_.total()}))

@@ -21,14 +21,14 @@ __all__ = ["open_store", "Collection", "OpenStore"]
 def open_store(
     url: str | Path,
     *,
-    durability: str = "synced",
+    durability: str | None = None,
     create: bool = True,
     segment_bytes_max: int = SEGMENT_BYTES_MAX,
 ) -> OpenStore:
     """Opens a store by its address, `file:///data/journals` or a plain path; makes it if missing.
 
-    `durability="synced"`: what an append returned for survives a power cut. `"buffered"`: it
-    survives the death of the process, and is faster on slow disks.
+    `durability` is chosen when the store is made. `"synced"`, the default: what an append returned
+    for survives a power cut. `"buffered"`: it survives the death of the process only.
     """
     text = str(url)
     parsed = urllib.parse.urlsplit(text)

@@ -1,6 +1,6 @@
 """Frames: the bytes of one append. docs/format.md has the layout; this is its only code.
 
-A frame is a 48-byte header and a payload. The payload is an Arrow IPC record batch (documents
+A frame is a 72-byte header and a payload. The payload is an Arrow IPC record batch (documents
 with their identity columns) or one acknowledgement. Both parts carry a checksum, so that a torn
 or altered frame is known before anything of it is used.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,14 @@ import pyarrow as pa
 from penstock.checksum import checksum
 from penstock.errors import CorruptStorageError, LocalProtocolError
 from penstock.ids import Kind, Producer
+from penstock.sequence import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 FRAME_MAGIC: Final = b"PSF1"
-FRAME_HEADER: Final = struct.Struct("<4sBxHIIQQQQ")
+FRAME_HEADER: Final = struct.Struct("<4sBBHIIQQqQQQQ")
 FRAME_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Checked before a payload is allocated: a damaged length must not ask for gigabytes."""
 FRAME_ROWS_MAX: Final = 65_536
@@ -41,21 +42,31 @@ ID_FIELDS: Final = (
 )
 """The identity of each document, before its own columns."""
 
-_ACK: Final = struct.Struct("<qQH6x")
+Clocks: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class DamagedFrameError(CorruptStorageError):
     """A frame's bytes fail a check. The journal's reader adds where that was."""
 
 
+_MIXED: Final = 0xFF
+"""In place of the rows' kind: their clocks do not ascend, so the header cannot sum them up."""
+
+
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
+    """A frame's header. It sums its rows up, so that states are found without reading them."""
+
     kind: int
+    row_kind: int
     schema_version: int
     rows: int
     payload_bytes: int
     first_offset: int
     appended_us: int
+    producer: int
+    first_clock: int
+    last_clock: int
     payload_sum: int
 
     @property
@@ -65,6 +76,20 @@ class FrameHeader:
     @property
     def end_offset(self) -> int:
         return self.first_offset + self.rows
+
+    @property
+    def run(self) -> Run | None:
+        """The rows as one run, if they are one."""
+        if self.row_kind == _MIXED or (self.row_kind == Kind.ACK and self.rows != 1):
+            return None
+        return Run(
+            self.producer,
+            self.row_kind,
+            self.first_clock,
+            self.last_clock,
+            self.first_offset,
+            self.end_offset,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +107,15 @@ class Payload:
     """A payload not yet placed in a journal: its offset comes when it is appended."""
 
     kind: int
+    row_kind: int
     schema_version: int
     rows: int
+    producer: int
+    first_clock: int
+    last_clock: int
     body: pa.Buffer
     body_sum: int
-
-    @classmethod
-    def of(cls, kind: int, schema_version: int, rows: int, body: pa.Buffer) -> Payload:
-        """With its checksum, taken here: outside of the journal's lock."""
-        return cls(kind, schema_version, rows, body, checksum(body))
+    """Taken when the payload is made: outside of the journal's lock."""
 
     @property
     def frame_bytes(self) -> int:
@@ -101,11 +126,15 @@ class Payload:
         fields = (
             FRAME_MAGIC,
             self.kind,
+            self.row_kind,
             self.schema_version,
             self.rows,
             self.body.size,
             first_offset,
             appended_us,
+            self.producer,
+            self.first_clock,
+            self.last_clock,
             self.body_sum,
         )
         unchecked = FRAME_HEADER.pack(*fields, 0)[:-8]
@@ -121,7 +150,7 @@ def encode_documents(
     schema_version: int,
     documents: pa.RecordBatch,
     producer: Producer,
-    clocks: np.ndarray[Any, np.dtype[np.uint64]],
+    clocks: Clocks,
     kind: Kind,
 ) -> Iterator[Payload]:
     """Documents as payloads of bounded size, in order."""
@@ -141,44 +170,71 @@ def encode_documents(
     rows_each = min(rows_each, FRAME_ROWS_MAX)
     for begin in range(0, count, max(rows_each, 1)):
         part = whole.slice(begin, rows_each)
-        yield from _encode_whole_or_halves(schema_version, part)
+        yield from _encode_whole_or_halves(schema_version, part, clocks[begin : begin + rows_each])
 
 
-def _encode_whole_or_halves(schema_version: int, part: pa.RecordBatch) -> Iterator[Payload]:
+def _encode_whole_or_halves(
+    schema_version: int, part: pa.RecordBatch, clocks: Clocks
+) -> Iterator[Payload]:
     """Rows of uneven size can overfill a frame that holds the average well: halve until it fits.
     One row always fits, because rows are limited to a quarter of a frame."""
     body = part.serialize()
     if body.size <= FRAME_PAYLOAD_BYTES_MAX:
-        yield Payload.of(KIND_DOCUMENTS, schema_version, part.num_rows, body)
+        producer, flags = part.column(0)[0].as_py(), part.column(2)[0].as_py()
+        ascending = bool((clocks[1:] > clocks[:-1]).all())
+        yield Payload(
+            KIND_DOCUMENTS,
+            flags if ascending else _MIXED,
+            schema_version,
+            part.num_rows,
+            producer,
+            int(clocks[0]),
+            int(clocks[-1]),
+            body,
+            checksum(body),
+        )
         return
     if part.num_rows == 1:
         raise LocalProtocolError(f"a row of {body.size} bytes does not fit a frame")
     half = part.num_rows // 2
-    yield from _encode_whole_or_halves(schema_version, part.slice(0, half))
-    yield from _encode_whole_or_halves(schema_version, part.slice(half))
+    yield from _encode_whole_or_halves(schema_version, part.slice(0, half), clocks[:half])
+    yield from _encode_whole_or_halves(schema_version, part.slice(half), clocks[half:])
 
 
 def encode_ack(schema_version: int, ack: Ack) -> Payload:
     hints = json.dumps(ack.hints, ensure_ascii=False).encode() if ack.hints else b""
-    body = _ACK.pack(ack.producer.int64, ack.clock, Kind.ACK) + hints
-    body += b"\0" * (-len(body) % 8)
-    return Payload.of(KIND_ACK, schema_version, 1, pa.py_buffer(body))
+    body = pa.py_buffer(hints + b"\0" * (-len(hints) % 8))
+    return Payload(
+        KIND_ACK,
+        Kind.ACK,
+        schema_version,
+        1,
+        ack.producer.int64,
+        ack.clock,
+        ack.clock,
+        body,
+        checksum(body),
+    )
 
 
 def decode_header(data: bytes) -> FrameHeader:
     """Reads and checks a header, its length limit included."""
     if len(data) != FRAME_HEADER.size:
         raise DamagedFrameError(f"a frame header has {FRAME_HEADER.size} bytes, not {len(data)}")
-    magic, kind, version, rows, payload_bytes, first, appended, payload_sum, header_sum = (
-        FRAME_HEADER.unpack(data)
-    )
+    magic, *fields, header_sum = FRAME_HEADER.unpack(data)
     if magic != FRAME_MAGIC:
         raise DamagedFrameError(f"no frame begins here (found {magic!r})")
     if checksum(data[:-8]) != header_sum:
         raise DamagedFrameError("the frame header's checksum does not match")
-    if payload_bytes > FRAME_PAYLOAD_BYTES_MAX or kind not in (KIND_DOCUMENTS, KIND_ACK):
-        raise DamagedFrameError(f"a frame of kind {kind} with {payload_bytes} bytes cannot be")
-    return FrameHeader(kind, version, rows, payload_bytes, first, appended, payload_sum)
+    header = FrameHeader(*fields)
+    if header.payload_bytes > FRAME_PAYLOAD_BYTES_MAX or header.kind not in (
+        KIND_DOCUMENTS,
+        KIND_ACK,
+    ):
+        raise DamagedFrameError(
+            f"a frame of kind {header.kind} with {header.payload_bytes} bytes cannot be"
+        )
+    return header
 
 
 def check_payload(header: FrameHeader, body: pa.Buffer) -> None:
@@ -195,8 +251,8 @@ def decode_documents(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(body, schema)
 
 
-def decode_ack(body: pa.Buffer) -> Ack:
-    data = body.to_pybytes()
-    producer, clock, _ = _ACK.unpack_from(data)
-    hints = data[_ACK.size :].rstrip(b"\0")
-    return Ack(Producer.from_int64(producer), clock, tuple(json.loads(hints)) if hints else ())
+def decode_ack(header: FrameHeader, body: pa.Buffer) -> Ack:
+    """The acknowledgement of a checked frame: whose and when is in its header."""
+    hints = body.to_pybytes().rstrip(b"\0")
+    producer = Producer.from_int64(header.producer)
+    return Ack(producer, header.first_clock, tuple(json.loads(hints)) if hints else ())

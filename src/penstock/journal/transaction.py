@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.ids import Producer
-    from penstock.journal.producer import OpenProducer
+    from penstock.journal.producer import OpenProducer, Part
     from penstock.journal.rows import Rows
 
 TRANSACTION_JOURNALS_MAX: Final = 1_024
@@ -62,6 +62,7 @@ class Transaction:
         self._touched: dict[str, Touch] = {}
         self._ends: dict[str, int] = {}
         self._over = False
+        self._spoiled = False
 
     def append(self, collection: str, rows: Rows) -> int:
         """Adds rows to the transaction; gives how many. Refused rows leave it as it was."""
@@ -72,25 +73,36 @@ class Transaction:
             raise LocalProtocolError(
                 f"a transaction reaches at most {TRANSACTION_JOURNALS_MAX} journals; split it"
             )
-        for part in stamped.parts:
-            journal = part.journal
-            if journal not in self._touched:
-                touch = Touch(
-                    journal, self._write_head(journal), self._producer.last_commit(journal)
-                )
-                self._ledger.touch(touch)
-                self._touched[journal] = touch
-                reached(Step.TOUCHED)
-            self._ends[journal] = self._store.append(journal, part.payloads, self._ledger).end
-            reached(Step.APPENDED)
+        for place, part in enumerate(stamped.parts):
+            try:
+                self._append_part(part)
+            except BaseException:
+                # Between two journals: some of the rows are in, and some are not.
+                self._spoiled = place > 0
+                raise
         return stamped.rows
+
+    def _append_part(self, part: Part) -> None:
+        journal = part.journal
+        if journal not in self._touched:
+            touch = Touch(journal, self._write_head(journal), self._producer.last_commit(journal))
+            self._ledger.touch(touch)
+            self._touched[journal] = touch
+            reached(Step.TOUCHED)
+        self._ends[journal] = self._store.append(journal, part.payloads, self._ledger).end
+        reached(Step.APPENDED)
 
     def commit(self) -> None:
         """Makes the transaction visible everywhere. On CommitFailedError it is rolled back."""
+        if self._spoiled and not self._over:
+            self.rollback()
+            raise CommitFailedError(
+                "an append of this transaction failed halfway; it is rolled back. Run it again"
+            )
         self._check_open()
-        journals = sorted(self._touched)
+        journals = sorted(self._ends)
         if not journals:
-            self._end(None)
+            self.rollback()
             return
         try:
             for journal in journals:
@@ -189,6 +201,10 @@ class Transaction:
     def _check_open(self) -> None:
         if self._over:
             raise LocalProtocolError("this transaction is over; open another with transaction()")
+        if self._spoiled:
+            raise LocalProtocolError(
+                "an append of this transaction failed halfway: roll it back and run it again"
+            )
 
 
 def acknowledge(

@@ -2,7 +2,8 @@
 
 The rule is `sequence()`: one document, one producer's state, one outcome. `sequence_rows()` walks
 it over a batch and is the oracle. `sequence_batch()` gives the same result for all producers of a
-batch at once without looking at documents one by one; it is what readers use.
+batch at once without looking at documents one by one; it is what readers use. `sequence_run()`
+takes a run of rows from its first and last clock alone, where these decide.
 """
 
 from penstock.sequence.batch import sequence_batch
@@ -19,6 +20,7 @@ from penstock.sequence.outcomes import (
     SequenceFaultError,
 )
 from penstock.sequence.rule import sequence, sequence_rows
+from penstock.sequence.run import Run, sequence_run
 
 __all__ = [
     "Outcome",
@@ -27,6 +29,8 @@ __all__ = [
     "sequence",
     "sequence_rows",
     "sequence_batch",
+    "Run",
+    "sequence_run",
     "Sequenced",
     "Discards",
     "Fault",

@@ -76,6 +76,10 @@ class SequenceFaultError(RemoteProtocolError):
         self.place = place
         """Known once a reader raises the error (`Sequenced.raise_fault`)."""
 
+    def at(self, place: Place) -> SequenceFaultError:
+        """The same error, saying where, if it does not yet."""
+        return type(self)(self.clock, self.last_commit, self.max_continue, self.place or place)
+
     def __str__(self) -> str:
         return (
             f"{self.place or 'a producer'} {self.what} (clock {self.clock:#x}, last commit "

@@ -47,7 +47,7 @@ def _die() -> NoReturn:
 
 def append_rows(folder: Path, first: int, appends: int, each: int, segment_bytes_max: int) -> None:
     """Appends rows `first`, `first + 1` ... in order, `each` at a time."""
-    store = open_numbers(folder, segment_bytes_max=segment_bytes_max, durability="buffered")
+    store = open_numbers(folder, segment_bytes_max=segment_bytes_max)
     writer = Writer()
     for number in range(appends):
         begin = first + number * each

@@ -32,6 +32,7 @@ from penstock.journal.frames import (
     encode_ack,
     encode_documents,
 )
+from penstock.sequence import Run
 
 FIELDS: list[pa.Field[Any]] = [
     pa.field("id", pa.int64(), nullable=False),
@@ -73,14 +74,25 @@ def read_frame(data: bytes) -> tuple[FrameHeader, pa.Buffer]:
 def test_documents_round_trip(texts: list[str | None], kind: Kind, offset: int) -> None:
     (payload,) = payloads_of(texts, kind)
     header, body = read_frame(frame_of(payload, offset))
+    clocks = clocks_of(len(texts)).tolist()
     assert header == FrameHeader(
-        KIND_DOCUMENTS, 1, len(texts), payload.body.size, offset, 1_234, payload.body_sum
+        kind=KIND_DOCUMENTS,
+        row_kind=kind,
+        schema_version=1,
+        rows=len(texts),
+        payload_bytes=payload.body.size,
+        first_offset=offset,
+        appended_us=1_234,
+        producer=PRODUCER.int64,
+        first_clock=clocks[0],
+        last_clock=clocks[-1],
+        payload_sum=payload.body_sum,
     )
     assert header.end_offset == offset + len(texts)
     assert header.frame_bytes == len(frame_of(payload)) == payload.frame_bytes
     batch = decode_documents(body, document_schema(SCHEMA))
     assert batch.column("_producer").to_pylist() == [PRODUCER.int64] * len(texts)
-    assert batch.column("_clock").to_pylist() == clocks_of(len(texts)).tolist()
+    assert batch.column("_clock").to_pylist() == clocks
     assert batch.column("_flags").to_pylist() == [int(kind)] * len(texts)
     assert batch.column("text").to_pylist() == texts
     assert batch.column("id").to_pylist() == list(range(len(texts)))
@@ -96,14 +108,28 @@ def test_acknowledgements_round_trip(raw: bytes, clock: int, hints: tuple[str, .
     payload = encode_ack(3, ack)
     header, body = read_frame(frame_of(payload))
     assert (header.kind, header.rows, header.schema_version) == (KIND_ACK, 1, 3)
-    assert decode_ack(body) == ack
+    assert decode_ack(header, body) == ack
+    offset = header.first_offset
+    assert header.run == Run(ack.producer.int64, Kind.ACK, clock, clock, offset, offset + 1)
     assert payload.body.size % 8 == 0
 
 
 def test_an_acknowledgement_with_many_hints() -> None:
     hints = tuple(f"orders/region=%C3%BC/größe={n}/000" for n in range(1_023))
     payload = encode_ack(1, Ack(PRODUCER, CLOCK, hints))
-    assert decode_ack(read_frame(frame_of(payload))[1]).hints == hints
+    assert decode_ack(*read_frame(frame_of(payload))).hints == hints
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.sampled_from(list(Kind)))
+def test_a_header_sums_up_only_what_is_a_run(clocks: list[int], kind: Kind) -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"id": list(range(len(clocks))), "text": ["x"] * len(clocks)}, schema=SCHEMA
+    )
+    (payload,) = encode_documents(1, batch, PRODUCER, np.array(clocks, np.uint64), kind)
+    header, _ = read_frame(frame_of(payload, 7))
+    ascends = sorted(set(clocks)) == clocks and (kind is not Kind.ACK or len(clocks) == 1)
+    run = Run(PRODUCER.int64, kind, clocks[0], clocks[-1], 7, 7 + len(clocks))
+    assert header.run == (run if ascends else None)
 
 
 FRAMES = [frame_of(payloads_of(["a", None, "ccc"])[0])] + [
@@ -143,7 +169,7 @@ def test_the_errors_say_what_was_wrong() -> None:
 
 def header_with(kind: int, payload_bytes: int) -> bytes:
     """A header whose checksum is right, whatever it says."""
-    fields = (FRAME_MAGIC, kind, 1, 1, payload_bytes, 0, 0, 0)
+    fields = (FRAME_MAGIC, kind, 0, 1, 1, payload_bytes, 0, 0, 0, 0, 0, 0)
     return FRAME_HEADER.pack(*fields, checksum(FRAME_HEADER.pack(*fields, 0)[:-8]))
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.spark.java import JavaMissingError, find_java_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def fake_java(home: Path, version: str) -> Path:

@@ -23,7 +23,15 @@ from penstock.journal.errors import (
 )
 from penstock.journal.file.durable import locked, make_folder, replace_file, sync_folder
 from penstock.journal.file.head import DamagedHeadError, Head, Kept, Position, new_head
-from penstock.journal.file.repair import goes_on, is_sound, is_whole, mend, missing
+from penstock.journal.file.repair import (
+    goes_on,
+    is_journal,
+    is_sound,
+    is_whole,
+    mend,
+    missing,
+    restore_lost_head,
+)
 from penstock.journal.file.segment import (
     BatchBuilder,
     SegmentHeader,
@@ -33,7 +41,7 @@ from penstock.journal.file.segment import (
     segment_path,
 )
 from penstock.journal.store import Appended, JournalBatch, Probe, Range, States
-from penstock.sequence import SequenceFaultError, sequence_batch
+from penstock.sequence import UNSEEN, Place, SequenceFaultError, sequence_batch, sequence_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,14 +61,18 @@ log = logging.getLogger(__name__)
 class JournalFile:
     """The open files of one journal in this process. Threads share it."""
 
-    def __init__(self, name: str, folder: Path, segment_bytes_max: int) -> None:
+    def __init__(
+        self, name: str, folder: Path, segment_bytes_max: int, *, to_disk: bool = True
+    ) -> None:
         self.name = name
+        self._to_disk = to_disk
         self._folder = folder
         self._segment_bytes_max = segment_bytes_max
         self._sync_descriptor = self._segment_descriptor = -1
         self._segment: int | None = None
         self._append_lock = threading.Lock()
         self._sync_lock = threading.Lock()
+        restore_lost_head(folder)
         try:
             self._head_descriptor = os.open(folder / "head", os.O_RDWR)
         except FileNotFoundError:
@@ -126,7 +138,7 @@ class JournalFile:
                 self._head.set_kept(Kept(written.offset, suspended=False))
         return Appended(written.offset, offset)
 
-    def sync(self, through: int, *, to_disk: bool) -> None:
+    def sync(self, through: int) -> None:
         """Group commit: whoever holds the sync lock makes everything written so far durable, and
         those who waited for the lock find their rows covered."""
         if self._head.synced().offset >= through:
@@ -135,7 +147,7 @@ class JournalFile:
             if self._head.synced().offset >= through:
                 return
             written = self._head.written()
-            while to_disk and not self._sync_segment(written.segment):
+            while self._to_disk and not self._sync_segment(written.segment):
                 # Rolled and dropped since, and so durable before: what counts comes after it.
                 dropped, written = written, self._head.written()
                 if written.segment == dropped.segment:
@@ -190,7 +202,8 @@ class JournalFile:
 
     def _roll(self, written: Position, collection: Collection) -> Position:
         """Seals the segment and begins the next, with the states of all producers in its header."""
-        os.fdatasync(self._open_segment(written.segment))
+        if self._to_disk:
+            os.fdatasync(self._open_segment(written.segment))
         states, fault = self._states_at_end(written, collection)
         header = SegmentHeader(self.name, written.offset, collection.to_json(), states, fault)
         rolled = Position(written.offset, create_segment(self._folder, header), written.offset)
@@ -202,21 +215,28 @@ class JournalFile:
     ) -> tuple[States, str | None]:
         with SegmentReader(self.name, self._folder, written.segment) as reader:
             header, position = reader.header()
-            states, fault = header.states, header.fault
+            states, fault = dict(header.states), header.fault
             builder = BatchBuilder(self.name, collection, columns=())
-            for frames in reader.frames(position, header.first_offset, written.bytes):
-                if fault is not None:
-                    break
-                batch = builder.build(frames)
-                found = sequence_batch(
-                    batch.offsets, batch.producers, batch.clocks, batch.flags, states
-                )
-                states = found.states
-                try:
-                    found.raise_fault(self.name)
-                except SequenceFaultError as error:
-                    # Appends go on: it is the readers who must be told.
-                    fault = str(error)
+            try:
+                for at, frame in reader.headers(position, header.first_offset, written.bytes):
+                    if fault is not None:
+                        break
+                    run = frame.run
+                    state = states.get(frame.producer, UNSEEN)
+                    after = None if run is None else sequence_run(run, state)
+                    if after is None:
+                        batch = builder.build([reader.frame(at, frame)])
+                        found = sequence_batch(
+                            batch.offsets, batch.producers, batch.clocks, batch.flags, states
+                        )
+                        states = found.states
+                        found.raise_fault(self.name)
+                    elif after != state:
+                        states[frame.producer] = after
+            except SequenceFaultError as error:
+                # Appends go on: it is the readers who must be told.
+                place = Place(self.name, frame.first_offset, frame.producer)
+                fault = str(error.at(place))
         return states, fault
 
     def _apply_retention(self, collection: Collection) -> None:
@@ -395,6 +415,8 @@ def probe_head(name: str, folder: Path) -> Probe | None:
     try:
         descriptor = os.open(folder / "head", os.O_RDONLY)
     except FileNotFoundError:
+        if is_journal(folder):
+            return None
         raise UnknownJournalError(name) from None
     try:
         head = Head(descriptor)

@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.journal.errors import CorruptJournalError
+from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.head import DamagedHeadError, Head, Position
 from penstock.journal.file.segment import SegmentReader, list_segments, segment_path
 
@@ -19,6 +20,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = logging.getLogger(__name__)
+
+
+def is_journal(folder: Path) -> bool:
+    """Whether a journal was ever opened here: one that was made only in part does not count."""
+    return (folder / "head").exists() or (folder / "sync.lock").exists()
+
+
+def restore_lost_head(folder: Path) -> None:
+    """Puts an empty head where one was lost: it is taken for damaged, and rebuilt."""
+    if (folder / "head").exists() or not is_journal(folder):
+        return
+    descriptor = os.open(folder / "sync.lock", os.O_RDWR)
+    try:
+        with locked(descriptor):
+            if not (folder / "head").exists():
+                replace_file(folder / "head", b"")
+    finally:
+        os.close(descriptor)
 
 
 def is_sound(head: Head, folder: Path) -> bool:

@@ -194,6 +194,25 @@ class SegmentReader:
             if found:
                 yield found
 
+    def headers(self, position: int, offset: int, limit: int) -> Iterator[tuple[int, FrameHeader]]:
+        """The checked headers of the frames up to the byte `limit`, each with its position. The
+        frames themselves are passed over."""
+        step, begin = self._read(0, 0), position
+        while position < limit:
+            at = position - begin
+            if at + FRAME_HEADER.size > step.size:
+                begin, at = position, 0
+                step = self._read(position, min(_STEP_BYTES, limit - position))
+            data = step.slice(at, FRAME_HEADER.size).to_pybytes()
+            header = self._frame_header(position, data, offset)
+            yield position, header
+            offset = header.end_offset
+            position += header.frame_bytes
+
+    def frame(self, position: int, header: FrameHeader) -> tuple[FrameHeader, pa.Buffer]:
+        """The checked frame behind a header."""
+        return self._frame(position, header, position + header.frame_bytes)
+
     def scan(self, position: int, offset: int) -> tuple[int, int, str | None]:
         """Walks the frames from a position to the end of the file or the first damage: gives the
         position and row offset reached, and what was wrong there, if anything."""
@@ -295,7 +314,7 @@ class BatchBuilder:
 
     def _build_one(self, header: FrameHeader, body: pa.Buffer) -> JournalBatch:
         if header.kind == KIND_ACK:
-            ack = decode_ack(body)
+            ack = decode_ack(header, body)
             return JournalBatch(
                 self._journal,
                 header.first_offset,

@@ -18,6 +18,7 @@ from penstock.journal.file.durable import locked, make_folder, replace_file
 from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.file.journal import JournalFile, probe_head
 from penstock.journal.file.ledger import FileLedger, list_ledgers, make_ledger_folders
+from penstock.journal.file.repair import is_journal
 from penstock.journal.file.segment import BatchBuilder
 from penstock.journal.names import EVERYTHING, Selector, parse_journal_name
 from penstock.journal.opened import OpenStore
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.journal.frames import Payload
 
 FORMAT_VERSION: Final = 1
+DURABILITIES: Final = ("synced", "buffered")
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 JOURNALS_OPEN_MAX: Final = 200
 """Each open journal holds three file descriptors; systems allow 1,024 or so by default."""
@@ -54,27 +56,28 @@ class FileStore(OpenStore):
         self,
         folder: Path,
         *,
-        durability: str = "synced",
+        durability: str | None = None,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         create: bool = True,
     ) -> None:
-        if durability not in ("synced", "buffered"):
+        if durability not in (None, *DURABILITIES):
             raise ConfigurationError(
                 f"durability is 'synced' (safe against power cuts) or 'buffered' (safe against "
                 f"killed processes only), not {durability!r}"
             )
         self.url = folder.as_uri()
         self._root = folder
-        self._to_disk = durability == "synced"
         self._segment_bytes_max = segment_bytes_max
         self._open: OrderedDict[str, JournalFile] = OrderedDict()
         self._in_use: dict[str, int] = {}
         self._lock = threading.RLock()
         self._collections: dict[str, tuple[bytes, Collection]] = {}
-        self._prepare(create)
+        self._to_disk = self._prepare(create, durability) == "synced"
         let_go_at_fork(self)
 
-    def _prepare(self, create: bool) -> None:
+    def _prepare(self, create: bool, durability: str | None) -> str:
+        """Makes the store if it is missing; gives its durability, which all who open it share:
+        the `synced` of one must not rest on what another only buffered."""
         marker = self._root / "penstock.json"
         if not marker.exists():
             if not create:
@@ -89,15 +92,26 @@ class FileStore(OpenStore):
                 raise ConfigurationError(
                     f"{self.url} is not a Penstock store, and not empty; choose another folder"
                 )
-            replace_file(marker, json.dumps({"format": FORMAT_VERSION}).encode())
-        found = _parse_json(marker.name, marker.read_bytes()).get("format")
-        if found != FORMAT_VERSION:
+            made = {"format": FORMAT_VERSION, "durability": durability or "synced"}
+            replace_file(marker, json.dumps(made).encode())
+        found = _parse_json(marker.name, marker.read_bytes())
+        if found.get("format") != FORMAT_VERSION:
             raise ConfigurationError(
-                f"{self.url} has store format {found}, and this Penstock reads {FORMAT_VERSION}"
+                f"{self.url} has store format {found.get('format')}, and this Penstock reads "
+                f"{FORMAT_VERSION}"
+            )
+        kept = found.get("durability")
+        if kept not in DURABILITIES:
+            raise CorruptStorageError(f"{marker.name} says durability {kept!r}; restore it")
+        if durability not in (None, kept):
+            raise ConfigurationError(
+                f"{self.url} was made with durability {kept!r}, for all who open it; open it "
+                f"without saying {durability!r}, or make another store"
             )
         for part in ("collections", "journals"):
             make_folder(self._root / part)
         make_ledger_folders(self._root)
+        return str(kept)
 
     def let_go_after_fork(self) -> None:
         inherited = list(self._open.values())
@@ -185,7 +199,7 @@ class FileStore(OpenStore):
                 if selector.accepts(labels):
                     found.append(Journal(name, collection, labels))
         return sorted(
-            (journal for journal in found if (self._folder(journal.name) / "head").exists()),
+            (journal for journal in found if is_journal(self._folder(journal.name))),
             key=lambda journal: journal.name,
         )
 
@@ -209,7 +223,7 @@ class FileStore(OpenStore):
 
     def sync(self, journal: str, through: int) -> None:
         with self._journal(journal) as file:
-            file.sync(through, to_disk=self._to_disk)
+            file.sync(through)
 
     def read(
         self, journal: str, begin: int, end: int | None = None, columns: Sequence[str] | None = None
@@ -266,9 +280,9 @@ class FileStore(OpenStore):
             journal = self._open.get(name)
             if journal is None:
                 folder = self._folder(name)
-                if create is not None and not (folder / "head").exists():
+                if create is not None and not is_journal(folder):
                     self._create_journal(name, folder, create)
-                journal = JournalFile(name, folder, self._segment_bytes_max)
+                journal = JournalFile(name, folder, self._segment_bytes_max, to_disk=self._to_disk)
                 self._open[name] = journal
             self._open.move_to_end(name)
             self._in_use[name] = self._in_use.get(name, 0) + 1
@@ -276,7 +290,7 @@ class FileStore(OpenStore):
 
     def _create_journal(self, name: str, folder: Path, load: Callable[[], Collection]) -> None:
         with self._catalog_lock():
-            if not (folder / "head").exists():
+            if not is_journal(folder):
                 JournalFile.create(name, folder, load())
 
     def _give_back(self, name: str) -> None:
