@@ -10,45 +10,46 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from bench.report import Line, compare
 from penstock.journal import Collection, OpenStore, open_store
+from penstock.journal.ddl import schema_from_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ROWS: Final = 8_192
-APPENDS: Final = 16
+APPEND_ROWS: Final = 16_384
+APPENDS: Final = 8
+READ_ROWS: Final = 8_192
 BATCHES: Final = 48
 COLLECTION: Final = "documents"
 JOURNAL: Final = "documents/000"
+SCHEMA: Final = "id BIGINT NOT NULL, amount DOUBLE, text BINARY"
 
 
-def documents() -> pa.RecordBatch:
+def documents(rows: int) -> pa.RecordBatch:
     """128 bytes a row: a key, an amount, and a text."""
-    text = np.frombuffer(np.random.default_rng(7).bytes(ROWS * 112), dtype="S112")
-    return pa.record_batch(
-        {
-            "id": pa.array(np.arange(ROWS, dtype=np.int64)),
-            "amount": pa.array(np.arange(ROWS, dtype=np.float64)),
-            "text": pa.array(text, pa.binary()),
-        }
-    )
+    text = np.frombuffer(np.random.default_rng(7).bytes(rows * 112), dtype="S112")
+    columns: list[pa.Array[Any]] = [
+        pa.array(np.arange(rows, dtype=np.int64)),
+        pa.array(np.arange(rows, dtype=np.float64)),
+        pa.array(text, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema_from_ddl(SCHEMA))
 
 
 def run() -> Iterator[Line]:
-    batch = documents()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=Path.cwd()) as folder:
-        for durability in ("synced", "buffered"):
-            yield _append(Path(folder) / durability, durability, batch)
-        yield _read(Path(folder) / "read", batch)
+        yield append("journal.append", Path(folder) / "append", "synced")
+        yield _read(Path(folder) / "read", documents(READ_ROWS))
 
 
-def _append(folder: Path, durability: str, batch: pa.RecordBatch) -> Line:
+def append(name: str, folder: Path, durability: str) -> Line:
+    batch = documents(APPEND_ROWS)
     store = _open(folder, durability)
     with store.producer() as producer:
 
@@ -67,7 +68,7 @@ def _append(folder: Path, durability: str, batch: pa.RecordBatch) -> Line:
                 if durability == "synced":
                     os.fdatasync(descriptor)
 
-        line = _megabytes(f"journal.append_{durability}", ours, peer, len(data) * APPENDS)
+        line = _megabytes(name, ours, peer, len(data) * APPENDS)
         os.close(descriptor)
     store.close()
     return line
@@ -81,9 +82,9 @@ def _read(folder: Path, batch: pa.RecordBatch) -> Line:
     written = [part.documents for part in store.read(JOURNAL, 0)]
     stamped = pa.record_batch(
         {
-            "_producer": pa.array(np.zeros(ROWS, np.int64)),
-            "_clock": pa.array(np.zeros(ROWS, np.uint64)),
-            "_flags": pa.array(np.zeros(ROWS, np.uint16)),
+            "_producer": pa.array(np.zeros(READ_ROWS, np.int64)),
+            "_clock": pa.array(np.zeros(READ_ROWS, np.uint64)),
+            "_flags": pa.array(np.zeros(READ_ROWS, np.uint16)),
             **{name: batch.column(name) for name in batch.schema.names},
         }
     )
@@ -108,8 +109,8 @@ def _read(folder: Path, batch: pa.RecordBatch) -> Line:
 
 def _open(folder: Path, durability: str) -> OpenStore:
     store = open_store(folder, durability=durability)
-    schema = "id BIGINT NOT NULL, amount DOUBLE, text BINARY"
-    store.create(Collection.define(COLLECTION, schema, "id"))
+
+    store.create(Collection.define(COLLECTION, SCHEMA, "id"))
     return store
 
 

@@ -7,6 +7,7 @@ or altered frame is known before anything of it is used.
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ class Payload:
         return FRAME_HEADER.pack(*fields, checksum(unchecked))
 
 
+@functools.lru_cache(maxsize=256)
 def document_schema(schema: pa.Schema) -> pa.Schema:
     """A collection's schema behind the identity columns."""
     return pa.schema([*ID_FIELDS, *schema])
@@ -157,9 +159,9 @@ def encode_documents(
     count = documents.num_rows
     whole = pa.RecordBatch.from_arrays(
         [
-            pa.array(np.full(count, producer.int64, dtype=np.int64)),
+            pa.repeat(pa.scalar(producer.int64, pa.int64()), count),
             pa.array(clocks),
-            pa.array(np.full(count, kind, dtype=np.uint16)),
+            pa.repeat(pa.scalar(int(kind), pa.uint16()), count),
             *documents.columns,
         ],
         schema=document_schema(documents.schema),

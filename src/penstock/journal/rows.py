@@ -42,8 +42,11 @@ ROW_BYTES_MAX: Final = 16 * 1024 * 1024
 
 def conform(collection: Collection, rows: Rows) -> pa.RecordBatch:
     """The rows as one batch of exactly the collection's schema, or BadRowsError."""
-    columns, count = _columns_of(collection, rows)
     schema = collection.schema
+    if isinstance(rows, pa.RecordBatch) and _fits(collection, rows):
+        _refuse_oversized(collection.name, rows)
+        return rows
+    columns, count = _columns_of(collection, rows)
     for name in columns:
         if schema.get_field_index(name) < 0:
             raise BadRowsError(
@@ -95,6 +98,17 @@ def split_by_journal(
         rows = order[starts[index] : starts[index + 1]]
         name = journal_name(collection.name, collection.partition_by, known)
         yield name, batch.take(rows)
+
+
+def _fits(collection: Collection, batch: pa.RecordBatch) -> bool:
+    """Whether a batch can be taken as it is, because of its types and because nothing is missing.
+    What is nested is looked at more closely."""
+    schema = collection.schema
+    return batch.schema.equals(schema) and not any(
+        pa.types.is_nested(column.type)
+        or (column.null_count and (not field.nullable or field.name in collection.key))
+        for field, column in zip(schema, batch.columns, strict=True)
+    )
 
 
 def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int]:

@@ -18,6 +18,7 @@ from penstock.errors import CorruptStorageError
 
 _RECORD: Final = struct.Struct("<QQQQ")
 _WRITTEN_AT, _SYNCED_AT, _KEPT_AT, _HEAD_BYTES = 0, 64, 128, 192
+_PLACES: Final = (_WRITTEN_AT, _SYNCED_AT, _KEPT_AT)
 _READ_TRIES_MAX: Final = 200
 """A record is replaced in a microsecond or so; 200 failing reads mean damage, not bad luck."""
 
@@ -57,6 +58,15 @@ class Head:
         first, suspended, _ = self._read(_KEPT_AT)
         return Kept(first, bool(suspended))
 
+    def all(self) -> tuple[Position, Position, Kept]:
+        """Written, synced and kept, by one read where nothing is being replaced just now."""
+        data = os.pread(self._descriptor, _HEAD_BYTES, 0)
+        records = [_decoded(data[at : at + _RECORD.size]) for at in _PLACES]
+        if None in records:
+            return self.written(), self.synced(), self.kept()
+        written, synced, kept = (record or (0, 0, 0) for record in records)
+        return Position(*written), Position(*synced), Kept(kept[0], bool(kept[1]))
+
     def set_written(self, position: Position) -> None:
         self._write(_WRITTEN_AT, position.segment, position.bytes, position.offset)
 
@@ -68,11 +78,9 @@ class Head:
 
     def _read(self, at: int) -> tuple[int, int, int]:
         for attempt in range(_READ_TRIES_MAX):
-            data = os.pread(self._descriptor, _RECORD.size, at)
-            if len(data) == _RECORD.size:
-                first, second, third, found = _RECORD.unpack(data)
-                if checksum(data[:-8]) == found:
-                    return first, second, third
+            record = _decoded(os.pread(self._descriptor, _RECORD.size, at))
+            if record is not None:
+                return record
             if attempt > 10:
                 time.sleep(0.0005)
         raise DamagedHeadError(f"the head record at byte {at} fails its checksum")
@@ -91,6 +99,13 @@ def new_head(position: Position, kept: Kept) -> bytes:
     ):
         data[at : at + _RECORD.size] = _record(*fields)
     return bytes(data)
+
+
+def _decoded(data: bytes) -> tuple[int, int, int] | None:
+    if len(data) < _RECORD.size:
+        return None
+    first, second, third, found = _RECORD.unpack(data)
+    return (first, second, third) if checksum(data[:-8]) == found else None
 
 
 def _record(first: int, second: int, third: int) -> bytes:

@@ -68,8 +68,10 @@ class JournalFile:
         self._to_disk = to_disk
         self._folder = folder
         self._segment_bytes_max = segment_bytes_max
-        self._sync_descriptor = self._segment_descriptor = -1
+        self._sync_descriptor = self._segment_descriptor = self._syncing_descriptor = -1
+        # The segments that the appending and the syncing thread have open.
         self._segment: int | None = None
+        self._syncing: int | None = None
         self._append_lock = threading.Lock()
         self._sync_lock = threading.Lock()
         restore_lost_head(folder)
@@ -101,7 +103,12 @@ class JournalFile:
         replace_file(folder / "head", new_head(Position(0, size, 0), Kept(0, suspended=False)))
 
     def close(self) -> None:
-        for descriptor in (self._head_descriptor, self._sync_descriptor, self._segment_descriptor):
+        for descriptor in (
+            self._head_descriptor,
+            self._sync_descriptor,
+            self._segment_descriptor,
+            self._syncing_descriptor,
+        ):
             if descriptor >= 0:
                 os.close(descriptor)
 
@@ -133,7 +140,10 @@ class JournalFile:
                 offset += payload.rows
                 size += payload.frame_bytes
             self._write(written, buffers)
-            self._head.set_written(Position(written.segment, size, offset))
+            reached = Position(written.segment, size, offset)
+            self._head.set_written(reached)
+            if not self._to_disk:
+                self._head.set_synced(reached)
             if self._head.kept().suspended:
                 self._head.set_kept(Kept(written.offset, suspended=False))
         return Appended(written.offset, offset)
@@ -144,9 +154,9 @@ class JournalFile:
         if self._head.synced().offset >= through:
             return
         with self._sync_lock, locked(self._sync_descriptor):
-            if self._head.synced().offset >= through:
+            written, synced, _ = self._head.all()
+            if synced.offset >= through:
                 return
-            written = self._head.written()
             while self._to_disk and not self._sync_segment(written.segment):
                 # Rolled and dropped since, and so durable before: what counts comes after it.
                 dropped, written = written, self._head.written()
@@ -156,14 +166,15 @@ class JournalFile:
 
     def _sync_segment(self, segment: int) -> bool:
         """Whether the segment is there, and now durable."""
-        try:
-            descriptor = os.open(segment_path(self._folder, segment), os.O_RDWR)
-        except FileNotFoundError:
-            return False
-        try:
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
+        if self._syncing != segment:
+            try:
+                descriptor = os.open(segment_path(self._folder, segment), os.O_RDWR)
+            except FileNotFoundError:
+                return False
+            if self._syncing_descriptor >= 0:
+                os.close(self._syncing_descriptor)
+            self._syncing, self._syncing_descriptor = segment, descriptor
+        os.fdatasync(self._syncing_descriptor)
         return True
 
     def _write(self, written: Position, buffers: list[object]) -> None:
@@ -377,8 +388,7 @@ class JournalFile:
     def _written_and_sound(self, *, trust_unsynced: bool = True) -> Position:
         """The end of the journal, after mending what a killed process left behind it."""
         try:
-            written, synced = self._head.written(), self._head.synced()
-            kept = self._head.kept()
+            written, synced, kept = self._head.all()
         except DamagedHeadError:
             return self._rebuild_head()
         try:

@@ -71,7 +71,7 @@ class FileStore(OpenStore):
         self._open: OrderedDict[str, JournalFile] = OrderedDict()
         self._in_use: dict[str, int] = {}
         self._lock = threading.RLock()
-        self._collections: dict[str, tuple[bytes, Collection]] = {}
+        self._collections: dict[str, tuple[tuple[int, int, int], Collection]] = {}
         self._to_disk = self._prepare(create, durability) == "synced"
         let_go_at_fork(self)
 
@@ -162,19 +162,22 @@ class FileStore(OpenStore):
         check_collection_name(name)
         path = self._collection_path(name)
         try:
+            # The file is always replaced whole: a changed one has another inode, or another time.
+            status = path.stat()
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if name in self._collections and self._collections[name][0] == stamp:
+                return self._collections[name][1]
             text = path.read_bytes()
         except FileNotFoundError:
             raise UnknownCollectionError(name, tuple(self.collections())) from None
-        known_text, known = self._collections.get(name, (b"", None))
-        if known is None or text != known_text:
-            try:
-                known = Collection.from_json(_parse_json(path.name, text))
-            except (ConfigurationError, KeyError, TypeError) as error:
-                raise CorruptStorageError(
-                    f"{path.name} does not describe a collection ({error}); restore it"
-                ) from None
-            self._collections[name] = (text, known)
-        return known
+        try:
+            loaded = Collection.from_json(_parse_json(path.name, text))
+        except (ConfigurationError, KeyError, TypeError) as error:
+            raise CorruptStorageError(
+                f"{path.name} does not describe a collection ({error}); restore it"
+            ) from None
+        self._collections[name] = (stamp, loaded)
+        return loaded
 
     @contextlib.contextmanager
     def _catalog_lock(self) -> Iterator[None]:
