@@ -126,7 +126,7 @@ class OpenProducer:
                     "this producer has a transaction open already; end it first, or use another "
                     "producer for a second one"
                 )
-            self._transaction = Transaction(self._store, self._ledger, self)
+            self._transaction = Transaction(self._store, self._ledger, self, self._lock)
             return self._transaction
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from penstock.journal.frames import Ack, encode_ack
 from penstock.journal.store import Decision, JournalStore, ProducerLedger, Touch
 
 if TYPE_CHECKING:
+    import threading
     from types import TracebackType
 
     from penstock.ids import Producer
@@ -55,7 +56,16 @@ def reached(step: Step) -> None:
 class Transaction:
     """Made by `OpenProducer.transaction()`."""
 
-    def __init__(self, store: JournalStore, ledger: ProducerLedger, producer: OpenProducer) -> None:
+    def __init__(
+        self,
+        store: JournalStore,
+        ledger: ProducerLedger,
+        producer: OpenProducer,
+        lock: threading.RLock,
+    ) -> None:
+        # Clocks are appended in the order they are given out, or the later ones would pass for
+        # duplicates: threads that share a transaction take turns.
+        self._lock = lock
         self._store = store
         self._ledger = ledger
         self._producer = producer
@@ -66,6 +76,10 @@ class Transaction:
 
     def append(self, collection: str, rows: Rows) -> int:
         """Adds rows to the transaction; gives how many. Refused rows leave it as it was."""
+        with self._lock:
+            return self._append(collection, rows)
+
+    def _append(self, collection: str, rows: Rows) -> int:
         self._check_open()
         stamped = self._producer.stamp_continue(collection, rows)
         new = {part.journal for part in stamped.parts} - self._touched.keys()
@@ -94,6 +108,10 @@ class Transaction:
 
     def commit(self) -> None:
         """Makes the transaction visible everywhere. On CommitFailedError it is rolled back."""
+        with self._lock:
+            self._commit()
+
+    def _commit(self) -> None:
         if self._spoiled and not self._over:
             self.rollback()
             raise CommitFailedError(
@@ -144,6 +162,10 @@ class Transaction:
 
     def rollback(self) -> None:
         """Discards the transaction everywhere. The producer may go on with another."""
+        with self._lock:
+            self._rollback()
+
+    def _rollback(self) -> None:
         if self._over:
             return
         self._over = True
