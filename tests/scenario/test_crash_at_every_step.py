@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-TRANSACTIONS = {"first": 4, "second": 3, "third": 3}
+TRANSACTIONS = {"first": 4, "long": 8, "second": 3, "third": 3}
 """Documents of each transaction, over the journals of both collections."""
 SEGMENT_BYTES_MAX = 2_500
 """Small enough that the story rolls segments on its way."""
@@ -70,6 +70,10 @@ def story(folder: Path, reports: Path) -> None:
     producer.send(retried)
     producer.send(retried)
     report(reports, "outside-2")
+    with producer.transaction() as transaction:  # the segment is rolled in its middle
+        for _ in range(TRANSACTIONS["long"]):
+            transaction.append("payments", [{"id": "long"}])
+    report(reports, "long")
     for name in ("second", "third"):
         with producer.transaction() as transaction:
             transaction.append("orders", [{"id": name, "region": r} for r in ("us", "new")])
@@ -148,7 +152,8 @@ def test_producer_killed_after_every_change(stage: Stage, tmp_path: Path) -> Non
         found = check_store(folder, promised, f"killed after change {change}")
         outcomes.add(tuple(name for name in TRANSACTIONS if found[name]))
     # The story is cut in all of its chapters.
-    assert outcomes == {(), ("first",), ("first", "second"), ("first", "second", "third")}
+    names = tuple(TRANSACTIONS)
+    assert outcomes == {names[:count] for count in range(len(names) + 1)}
 
 
 def test_power_cut_after_every_change(stage: Stage, tmp_path: Path) -> None:
