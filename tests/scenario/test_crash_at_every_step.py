@@ -11,6 +11,7 @@ once by SIGKILL and once by a power cut that loses everything not synced. What m
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections import Counter
@@ -18,10 +19,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.errors import CommitStateUnknownError
 from penstock.journal import Collection, OpenStore, open_store
 from penstock.journal import transaction as transaction_module
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
+from penstock.journal.file import durable
+from penstock.journal.file import ledger as ledger_module
+from penstock.journal.file import segment as segment_module
 from tests.faults import Stage, copy_store, report
 
 if TYPE_CHECKING:
@@ -166,6 +171,64 @@ def test_power_cut_after_every_change(stage: Stage, tmp_path: Path) -> None:
         stage.cut_power_at(change, story, folder, reports, left)
         promised = set(reports.read_text().split())
         check_store(left, promised, f"power cut after change {change}")
+
+
+def doubtful(folder: Path, reports: Path) -> None:
+    """The disk fails just when a segment's name, and then a decision, was to become durable. Who
+    goes on from there must not build on what may still be lost."""
+    store = open_store(folder, segment_bytes_max=SEGMENT_BYTES_MAX)
+    real = durable.sync_folder
+    failing: list[str] = []
+
+    def sync_folder(place: Path) -> None:
+        if failing and len(list(place.glob(failing[0]))) > failing.count("*.segment"):
+            failing.clear()
+            raise OSError(errno.EIO, "the disk failed")
+        real(place)
+
+    for module in (segment_module, ledger_module):
+        setattr(module, "sync_folder", sync_folder)  # noqa: B010 - not theirs by name
+    producer = store.producer()
+    for count in range(12):  # far enough to fill a segment
+        if count == 6:
+            failing.append("*.segment")
+        try:
+            producer.append("payments", [{"id": f"outside-{count}"}])
+        except OSError:
+            continue
+        report(reports, f"outside-{count}")
+    failing[:] = ["decision"]
+    transaction = producer.transaction()
+    transaction.append("orders", [{"id": "third", "region": r} for r in ("us", "eu")])
+    transaction.append("payments", [{"id": "third"}])
+    with pytest.raises(CommitStateUnknownError):
+        transaction.commit()
+    assert store.recover() == [producer.id]
+    report(reports, "third")
+
+
+def test_power_cut_after_a_doubtful_disk(stage: Stage, tmp_path: Path) -> None:
+    original = make_store(tmp_path / "original")
+    reference, told = copy_store(original, tmp_path / "reference"), tmp_path / "told.txt"
+    changes = stage.count_changes(doubtful, reference, told)
+    promised = set(told.read_text().split())
+    assert "third" in promised
+    assert len(promised) == 12, "one append failed with the disk"
+    for change in range(1, changes + 1):
+        folder = copy_store(original, tmp_path / f"store-{change}")
+        reports, left = tmp_path / f"reports-{change}.txt", tmp_path / f"left-{change}"
+        reports.touch()
+        stage.cut_power_at(change, doubtful, folder, reports, left)
+        promised = set(reports.read_text().split())
+        with open_store(left, segment_bytes_max=SEGMENT_BYTES_MAX) as store:
+            early = visible(store)
+            assert early["third"] in (0, 3), f"torn after change {change}, before recovery"
+            store.recover()
+            found = visible(store)
+        assert found["third"] == (3 if "third" in promised else found["third"]), f"{change}"
+        assert found["third"] in (0, 3), f"torn after change {change}"
+        lost = {name for name in promised if not found[name]}
+        assert not lost, f"lost after change {change}"
 
 
 def decided_then_killed(folder: Path, reports: Path) -> None:

@@ -122,7 +122,7 @@ Clocks = np.ndarray[Any, np.dtype[np.uint64]]
 def _documents(store: OpenStore, wanted: Wanted) -> Iterator[tuple[pa.RecordBatch, Clocks]]:
     as_of = None if wanted.as_of is None else parse_as_of(wanted.as_of)
     settle_the_dead(store)
-    for cut in take_cut(store, wanted.journals(store), as_of):
+    for cut in take_cut(store, lambda: wanted.journals(store), as_of):
         for found in read_documents(store, cut, wanted.columns):
             yield document_batch(found, wanted), found.clocks
 

@@ -41,7 +41,7 @@ def follow(store: OpenStore, wanted: Wanted) -> Iterator[pa.RecordBatch | None]:
             settle_the_dead(store)
             settled_at = time.monotonic()
         # One cut for all journals: what it shows of a transaction it shows in all of them.
-        for cut in take_cut(store, wanted.journals(store)):
+        for cut in take_cut(store, lambda: wanted.journals(store)):
             if cut.journal not in tails:
                 tails[cut.journal] = JournalTail(store, cut, wanted.columns)
             for found in tails[cut.journal].advance(cut):

@@ -4,11 +4,11 @@ A cut never shows a part of a transaction, although journals are probed one afte
 producers go on. A transaction whose ACKs may lie on both sides of the probes is hidden in all
 journals, and with it what the same producer committed there after it. These are the steps:
 
-    1  the write heads of now: whatever begins later lies behind them
+    1  the journals and write heads of now: whatever begins later lies behind them
     2  every producer's touches, then its completed clock. All transactions up to that clock
        were acknowledged everywhere before this moment, so they lie below the heads of step 3
-    3  the write heads again: these are the ends of the cut. Producers that came since step 2
-       have no completed clock that counts
+    3  the journals and write heads again: these are the ends of the cut. A journal that is new
+       is looked at from its begin; producers that are new have no completed clock that counts
     4  between where an uncompleted transaction can begin (its touch, or the head of step 1) and
        the end, ACKs above the completed clock are looked for: the producer's commits from that
        clock on are hidden in that journal
@@ -22,22 +22,25 @@ from __future__ import annotations
 import contextlib
 import datetime
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from penstock.errors import ConfigurationError
 from penstock.frontier import Frontier, describe_unresolved, from_json
 from penstock.ids import CLOCK_MAX, CLOCK_NONE, Kind, clock_from_datetime
-from penstock.journal.errors import ProducerFencedError
+from penstock.journal.errors import OffsetDroppedError, ProducerFencedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.journal.store import JournalStore, ProducerRecord
 
 AsOf: TypeAlias = datetime.datetime | Frontier | None
 """A moment, a frontier, or everything there is."""
+
+_TRIES_MAX: Final = 3
+"""Retention drops a segment now and then; not three times within one cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,33 @@ class JournalCut:
 
 
 def take_cut(
-    store: JournalStore, journals: Sequence[str], as_of: AsOf = None, binding: int = 0
+    store: JournalStore,
+    journals: Sequence[str] | Callable[[], Sequence[str]],
+    as_of: AsOf = None,
+    binding: int = 0,
 ) -> list[JournalCut]:
-    """The cut of these journals. Take one for all journals that are to be seen together."""
+    """The cut of these journals. Take one for all journals that are to be seen together.
+
+    Journals are given by who lists them, because a transaction may make a journal just now; by
+    name only where no others can appear.
+    """
+    listed = journals if callable(journals) else lambda: journals
+    for _ in range(_TRIES_MAX):
+        # Retention may take away what was just probed.
+        with contextlib.suppress(OffsetDroppedError):
+            return _take_cut(store, listed, as_of, binding)
+    return _take_cut(store, listed, as_of, binding)
+
+
+def _take_cut(
+    store: JournalStore, listed: Callable[[], Sequence[str]], as_of: AsOf, binding: int
+) -> list[JournalCut]:
     if isinstance(as_of, Frontier):
-        return [_at_frontier(store, journal, as_of, binding) for journal in journals]
+        return [_at_frontier(store, journal, as_of, binding) for journal in listed()]
     commit_max = CLOCK_MAX if as_of is None else clock_from_datetime(as_of)
-    heads = {journal: store.probe(journal).write_head for journal in journals}  # step 1
+    heads = {journal: store.probe(journal).write_head for journal in listed()}  # step 1
     known = _records(store)  # step 2
-    probes = {journal: store.probe(journal) for journal in journals}  # step 3
+    probes = {journal: store.probe(journal) for journal in listed()}  # step 3
     completed = {record.producer.int64: record.completed for record in known if not record.settled}
     strangers = {ledger.producer.int64 for ledger in store.ledgers()}
     strangers -= {record.producer.int64 for record in known}
@@ -76,7 +97,8 @@ def take_cut(
             touched[touch.journal] = min(touch.offset, touched.get(touch.journal, touch.offset))
     cuts = []
     for journal, probe in probes.items():  # step 4
-        begin = max(min(heads[journal], touched.get(journal, CLOCK_MAX)), probe.first_kept)
+        begin = min(heads.get(journal, 0), touched.get(journal, probe.write_head))
+        begin = max(begin, probe.first_kept)
         hidden = _hidden_from(store, journal, begin, probe.write_head, completed)
         limits = {producer: min(clock - 1, commit_max) for producer, clock in hidden.items()}
         cuts.append(JournalCut(journal, probe.first_kept, probe.write_head, commit_max, limits))

@@ -124,18 +124,24 @@ def _fates(
     them below `end`, or none. Ranges in which all of them stay open are not even read."""
     waiting = dict(open_spans)
     fates = dict.fromkeys(open_spans, CLOCK_NONE)
-    for following in store.ranges(part.journal, part.end, end):
+    ranges = store.ranges(part.journal, part.end, end)
+
+    def all_open(at: int) -> bool:
+        _, states = store.states(part.journal, at)
+        return all(
+            producer in states
+            and states[producer].max_continue
+            and states[producer].offset == offset
+            for producer, offset in waiting.items()
+        )
+
+    if len(ranges) > 1 and all_open(ranges[-1].begin):
+        ranges = ranges[-1:]  # spans that stay open for long cost one look, not one per range
+    for following in ranges:
         if not waiting:
             break
-        if following.end < end:
-            _, after = store.states(part.journal, following.end)
-            if all(
-                producer in after
-                and after[producer].max_continue
-                and after[producer].offset == offset
-                for producer, offset in waiting.items()
-            ):
-                continue
+        if following.end < end and all_open(following.end):
+            continue
         begin, states = store.states(part.journal, following.begin)
         for batch in store.read(part.journal, begin, following.end, columns=()):
             found = _sequence(batch, states)

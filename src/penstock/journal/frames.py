@@ -50,6 +50,8 @@ class DamagedFrameError(CorruptStorageError):
     """A frame's bytes fail a check. The journal's reader adds where that was."""
 
 
+_GOES_ON: Final = 0x80
+"""Set in a frame's kind if the next frame is of the same append."""
 _MIXED: Final = 0xFF
 """In place of the rows' kind: their clocks do not ascend, so the header cannot sum them up."""
 
@@ -59,6 +61,8 @@ class FrameHeader:
     """A frame's header. It sums its rows up, so that states are found without reading them."""
 
     kind: int
+    goes_on: bool
+    """Whether the next frame is of the same append."""
     row_kind: int
     schema_version: int
     rows: int
@@ -122,11 +126,12 @@ class Payload:
     def frame_bytes(self) -> int:
         return FRAME_HEADER.size + self.body.size
 
-    def header(self, first_offset: int, appended_us: int) -> bytes:
-        """The header for this payload at its place."""
+    def header(self, first_offset: int, appended_us: int, *, goes_on: bool = False) -> bytes:
+        """The header for this payload at its place. An append of several frames goes on after each
+        but the last: found without its end, it is cut whole."""
         fields = (
             FRAME_MAGIC,
-            self.kind,
+            self.kind | (_GOES_ON if goes_on else 0),
             self.row_kind,
             self.schema_version,
             self.rows,
@@ -228,7 +233,8 @@ def decode_header(data: bytes) -> FrameHeader:
         raise DamagedFrameError(f"no frame begins here (found {magic!r})")
     if checksum(data[:-8]) != header_sum:
         raise DamagedFrameError("the frame header's checksum does not match")
-    header = FrameHeader(*fields)
+    kind, *others = fields
+    header = FrameHeader(kind & ~_GOES_ON, bool(kind & _GOES_ON), *others)
     if header.payload_bytes > FRAME_PAYLOAD_BYTES_MAX or header.kind not in (
         KIND_DOCUMENTS,
         KIND_ACK,

@@ -40,9 +40,12 @@ class OpenStore(JournalStore):
     def frontier(self, *collections: str, as_of: AsOf = None) -> Frontier:
         """How far these collections have come together: no transaction is seen in part. Read each
         of them `as_of` this frontier to see them at one and the same point."""
-        journals = [
-            journal.name for collection in collections for journal in self.journals(collection)
-        ]
+
+        def journals() -> list[str]:
+            return [
+                journal.name for collection in collections for journal in self.journals(collection)
+            ]
+
         return frontier_of(self, take_cut(self, journals, as_of))
 
     def __enter__(self) -> Self:

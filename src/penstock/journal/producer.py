@@ -70,8 +70,10 @@ class OpenProducer:
     @classmethod
     def open(cls, store: JournalStore, name: str | None) -> OpenProducer:
         recover(store)
-        ledger = store.open_ledger(name)
-        if name is not None:
+        if name is None:
+            return cls(store, store.open_ledger(None))
+        with store.naming():
+            ledger = store.open_ledger(name)
             for other in store.ledgers():
                 with contextlib.suppress(ProducerFencedError):  # forgotten just now
                     record = other.record()

@@ -38,6 +38,7 @@ def fence(store: JournalStore, ledger: ProducerLedger) -> None:
 
 def _settle(store: JournalStore, ledger: ProducerLedger) -> bool:
     """Carries a retired producer's decision out, or rolls its open transaction back."""
+    ledger.confirm()
     record = ledger.record()
     if record.decision is not None:
         acknowledge(store, record.producer, record.decision, None)

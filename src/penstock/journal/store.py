@@ -17,6 +17,7 @@ from penstock.journal.names import EVERYTHING, Selector
 from penstock.sequence import ProducerState
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
@@ -152,6 +153,11 @@ class ProducerLedger(abc.ABC):
         """Makes the commit true, durably and once. CommitFailedError if the producer was fenced."""
 
     @abc.abstractmethod
+    def confirm(self) -> None:
+        """Of a retired producer: what it decided is durable from here on, and nothing more will
+        be decided. Its owner may have died in between, or be alive and in the middle of it."""
+
+    @abc.abstractmethod
     def complete(self) -> None:
         """The decided transaction's ACKs are durable everywhere: nothing is left to do for it."""
 
@@ -243,6 +249,10 @@ class JournalStore(abc.ABC):
     @abc.abstractmethod
     def open_ledger(self, name: str | None) -> ProducerLedger:
         """Registers a new producer, alive as long as this process is."""
+
+    @abc.abstractmethod
+    def naming(self) -> contextlib.AbstractContextManager[None]:
+        """Held while a producer's name changes hands."""
 
     @abc.abstractmethod
     def ledgers(self) -> list[ProducerLedger]:

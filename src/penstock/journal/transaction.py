@@ -18,8 +18,13 @@ import contextlib
 import enum
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import CommitFailedError, CommitStateUnknownError, LocalProtocolError
-from penstock.journal.errors import AppendFailedError, ProducerFencedError, UnknownJournalError
+from penstock.errors import (
+    CommitFailedError,
+    CommitStateUnknownError,
+    LocalProtocolError,
+    PenstockError,
+)
+from penstock.journal.errors import ProducerFencedError, UnknownJournalError
 from penstock.journal.frames import Ack, encode_ack
 from penstock.journal.store import Decision, JournalStore, ProducerLedger, Touch
 
@@ -36,17 +41,17 @@ TRANSACTION_JOURNALS_MAX: Final = 1_024
 
 
 class Step(enum.Enum):
-    """What has just been done when `reached` is called."""
+    """What has just been done when `reached` is called, by the numbers above."""
 
-    TOUCHED = 1
-    APPENDED = 2
-    SYNCED = 3
-    DECIDED = 4
-    ACKNOWLEDGED_ONE = 5
-    ACKNOWLEDGED_ALL = 6
-    COMPLETED = 7
-    CLEARED = 8
-    ROLLED_BACK_ONE = 9
+    TOUCHED = "1"
+    APPENDED = "2"
+    SYNCED = "3"
+    DECIDED = "4"
+    ACKNOWLEDGED_ONE = "5, in one journal"
+    ACKNOWLEDGED = "5"
+    COMPLETED = "6"
+    CLEARED = "7"
+    ROLLED_BACK_ONE = "rolled back, in one journal"
 
 
 def reached(step: Step) -> None:
@@ -90,9 +95,10 @@ class Transaction:
         for place, part in enumerate(stamped.parts):
             try:
                 self._append_part(part)
-            except BaseException:
-                # Between two journals: some of the rows are in, and some are not.
-                self._spoiled = place > 0
+            except BaseException as error:
+                # Some of the rows are in, or may be, and some are not. Our own errors come before
+                # anything is written to that journal, so with the first one nothing is.
+                self._spoiled = place > 0 or not isinstance(error, PenstockError)
                 raise
         return stamped.rows
 
@@ -141,24 +147,28 @@ class Transaction:
                 "back; mend the disk and run it again"
             ) from error
         self._over = True
-        reached(Step.DECIDED)
         try:
-            acknowledge(self._store, self._producer.id, decision, self._ledger)
+            self._carry_out(decision)
         except ProducerFencedError:
             pass  # Who fenced this producer found the decision and acknowledges it.
-        except (AppendFailedError, OSError) as error:
+        except BaseException as error:
             self._leave_to_recovery()
+            if not isinstance(error, PenstockError | OSError):
+                raise  # interrupted: recover() goes on from here
             raise CommitStateUnknownError(
                 f"the transaction is committed, but not yet visible everywhere: {error}. "
                 "Mend the disk and call recover()"
             ) from error
-        else:
-            reached(Step.ACKNOWLEDGED_ALL)
-            self._ledger.complete()
-            reached(Step.COMPLETED)
-            self._ledger.clear()
-            reached(Step.CLEARED)
         self._end(clock)
+
+    def _carry_out(self, decision: Decision) -> None:
+        reached(Step.DECIDED)
+        acknowledge(self._store, self._producer.id, decision, self._ledger)
+        reached(Step.ACKNOWLEDGED)
+        self._ledger.complete()
+        reached(Step.COMPLETED)
+        self._ledger.clear()
+        reached(Step.CLEARED)
 
     def rollback(self) -> None:
         """Discards the transaction everywhere. The producer may go on with another."""

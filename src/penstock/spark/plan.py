@@ -69,11 +69,12 @@ def cut_of_now(options: ReadOptions) -> list[JournalCut]:
     """The cut that a loaded DataFrame shows from now on, however often it is used."""
     store = opened(options.store)
     check_key(store.collection(options.collection), options.shuffle_key)
-    journals = select_journals(store, options)
     if options.view is View.RAW:
-        return _raw_cuts(store, options, journals)
+        return _raw_cuts(store, options, select_journals(store, options))
     recover_if_possible(store)
-    return take_cut(store, journals, options.cut_at(), options.binding)
+    return take_cut(
+        store, lambda: select_journals(store, options), options.cut_at(), options.binding
+    )
 
 
 def plan(options: ReadOptions, cuts: Sequence[JournalCut]) -> list[InputPartition]:

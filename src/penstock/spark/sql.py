@@ -83,8 +83,9 @@ def documents(
     spec = files.collection(collection)
     check_key(spec, options.shuffle_key)
     recover_if_possible(files)
-    journals = select_journals(files, options)
-    cuts = take_cut(files, journals, options.cut_at(), options.binding)
+    cuts = take_cut(
+        files, lambda: select_journals(files, options), options.cut_at(), options.binding
+    )
     rows = _raw(spark, files, options, cuts, spec.schema.names)
     rows = rows.join(F.broadcast(_known(spark, files, cuts)), ["_journal", "_producer"], "left")
     commit_max = cuts[0].commit_max if cuts else 0

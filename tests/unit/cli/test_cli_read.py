@@ -247,7 +247,7 @@ def test_following_holds_back_what_is_not_acknowledged_everywhere_yet(
 
     def look(step: Step) -> None:
         # The ACKs are there to be read, but nobody can know yet that they are everywhere.
-        if step is Step.ACKNOWLEDGED_ALL:
+        if step is Step.ACKNOWLEDGED:
             with store.producer() as other:
                 other.append("orders", [_order(9)])
             seen.extend([following.new(), following.new()])

@@ -291,7 +291,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: Step, count: int) -> None:
         (Step.ACKNOWLEDGED_ONE, 1, True),
         (Step.ACKNOWLEDGED_ONE, 2, True),
         (Step.ACKNOWLEDGED_ONE, 3, True),
-        (Step.ACKNOWLEDGED_ALL, 1, True),
+        (Step.ACKNOWLEDGED, 1, True),
         (Step.COMPLETED, 1, True),
     ],
 )

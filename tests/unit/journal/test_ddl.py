@@ -34,7 +34,7 @@ def fields(kinds: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[list[pa.F
         lambda name, kind, nullable: pa.field(name, kind, nullable=nullable),
         names, kinds, st.booleans(),
     )  # fmt: skip
-    return st.lists(each, min_size=1, max_size=4, unique_by=lambda field: field.name)
+    return st.lists(each, min_size=1, max_size=4, unique_by=lambda field: field.name.lower())
 
 
 leaves: st.SearchStrategy[pa.DataType] = st.one_of(st.sampled_from(SIMPLE_TYPES), decimals())

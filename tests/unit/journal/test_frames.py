@@ -87,6 +87,7 @@ def test_documents_round_trip(texts: list[str | None], kind: Kind, offset: int) 
         first_clock=clocks[0],
         last_clock=clocks[-1],
         payload_sum=payload.body_sum,
+        goes_on=False,
     )
     assert header.end_offset == offset + len(texts)
     assert header.frame_bytes == len(frame_of(payload)) == payload.frame_bytes

@@ -30,6 +30,7 @@ from penstock.journal.file.repair import (
     is_whole,
     mend,
     missing,
+    refuse_to_overwrite,
     restore_lost_head,
 )
 from penstock.journal.file.segment import (
@@ -98,6 +99,8 @@ class JournalFile:
     def create(name: str, folder: Path, collection: Collection) -> None:
         """Makes an empty journal; the head is written last, and with it the journal exists."""
         make_folder(folder)
+        sync_folder(folder.parent)  # in case another made the folder, and died before it could
+        refuse_to_overwrite(name, folder)
         header = SegmentHeader(name, 0, collection.to_json())
         size = create_segment(folder, header)
         replace_file(folder / "head", new_head(Position(0, size, 0), Kept(0, suspended=False)))
@@ -135,8 +138,9 @@ class JournalFile:
             buffers: list[object] = []
             offset, size = written.offset, written.bytes
             appended_us = time.time_ns() // 1_000
-            for payload in payloads:
-                buffers += [payload.header(offset, appended_us), payload.body]
+            for left, payload in zip(range(len(payloads) - 1, -1, -1), payloads, strict=True):
+                header = payload.header(offset, appended_us, goes_on=left > 0)
+                buffers += [header, payload.body]
                 offset += payload.rows
                 size += payload.frame_bytes
             self._write(written, buffers)
@@ -144,8 +148,9 @@ class JournalFile:
             self._head.set_written(reached)
             if not self._to_disk:
                 self._head.set_synced(reached)
-            if self._head.kept().suspended:
-                self._head.set_kept(Kept(written.offset, suspended=False))
+            kept = self._head.kept()
+            if kept.suspended:
+                self._head.set_kept(Kept(kept.first_offset, suspended=False))
         return Appended(written.offset, offset)
 
     def sync(self, through: int) -> None:
@@ -413,6 +418,8 @@ class JournalFile:
     def _mend(self, synced: Position | None) -> Position:
         reached = mend(self.name, self._folder, synced)
         os.fdatasync(self._open_segment(reached.segment))
+        # The one who made the newest segment may have died before its name was durable.
+        sync_folder(self._folder)
         self._head.set_written(reached)
         with self._sync_lock, locked(self._sync_descriptor):
             self._head.set_synced(reached)

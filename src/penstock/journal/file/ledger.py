@@ -30,6 +30,7 @@ from penstock.errors import (
 from penstock.ids import Producer
 from penstock.journal.errors import ProducerFencedError
 from penstock.journal.file.durable import (
+    locked,
     make_folder,
     sync_folder,
     try_lock,
@@ -40,6 +41,7 @@ from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.store import Decision, ProducerLedger, ProducerRecord, Touch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SETTLED_KEPT_S: Final = 3_600
@@ -73,7 +75,9 @@ class FileLedger(ProducerLedger):
         descriptor = os.open(folder / "alive", os.O_RDWR | os.O_CREAT, 0o644)
         try_lock(descriptor)
         write_all(descriptor, json.dumps(who).encode())
-        (folder / "touched").touch()
+        os.fsync(descriptor)
+        write_file(folder / "touched", b"")
+        sync_folder(folder)
         folder.rename(root / "producers" / str(producer))
         sync_folder(root / "producers")
         return cls(root, producer, descriptor)
@@ -110,7 +114,11 @@ class FileLedger(ProducerLedger):
         data = _sealed({"clock": decision.clock, "touches": touches})
         try:
             write_file(self._folder / "decision.new", data)
-            (self._folder / "decision.new").rename(self._folder / "decision")
+            with self._deciding(self._folder):
+                # Under the lock that `confirm` takes: a fence comes wholly before, and then the
+                # path is gone, or wholly after, and then the decision is found.
+                self._folder.stat()
+                (self._folder / "decision.new").rename(self._folder / "decision")
         except FileNotFoundError:
             raise CommitFailedError(str(ProducerFencedError(str(self.producer)))) from None
         except OSError as error:
@@ -129,14 +137,33 @@ class FileLedger(ProducerLedger):
                 "Mend the disk, call recover(), and see whether the documents are there"
             ) from error
 
+    @contextlib.contextmanager
+    def _deciding(self, folder: Path) -> Iterator[None]:
+        descriptor = os.open(folder / "touched", os.O_RDWR)
+        try:
+            with locked(descriptor):
+                yield
+        finally:
+            os.close(descriptor)
+
+    # The settler's side
+
+    def confirm(self) -> None:
+        with contextlib.suppress(FileNotFoundError), self._deciding(self._retired):
+            sync_folder(self._retired)
+
     # Both sides: wherever the folder is now.
 
     def complete(self) -> None:
+        if self._is_parents:
+            return
         folder = self._place()
         with contextlib.suppress(FileNotFoundError):
             (folder / "decision").rename(folder / "completed")
 
     def clear(self) -> None:
+        if self._is_parents:
+            return
         with contextlib.suppress(FileNotFoundError):
             os.truncate(self._place() / "touched", 0)
 
@@ -167,13 +194,13 @@ class FileLedger(ProducerLedger):
                 touched = (folder / "touched").read_text()
                 completed = _unsealed(folder / "completed")
                 decision = _unsealed(folder / "decision")
-                who = json.loads((folder / "alive").read_text() or "{}")
+                name = _name_in(folder / "alive")
                 settled = (folder / "settled").exists()
             except FileNotFoundError:
                 continue
             return ProducerRecord(
                 producer=self.producer,
-                name=who.get("name"),
+                name=name,
                 retired=retired,
                 completed=0 if completed is None else completed["clock"],
                 decision=None
@@ -195,7 +222,8 @@ class FileLedger(ProducerLedger):
         try:
             descriptor = os.open(self._folder / "alive", os.O_RDWR)
         except FileNotFoundError:
-            return False
+            # Without it, a folder is what a power cut left of a producer that was being made.
+            return self._folder.exists()
         try:
             return try_lock(descriptor)
         finally:
@@ -204,7 +232,10 @@ class FileLedger(ProducerLedger):
     def forget_if_old(self, now_s: float) -> None:
         with contextlib.suppress(FileNotFoundError):
             if now_s - (self._retired / "settled").stat().st_mtime > SETTLED_KEPT_S:
-                shutil.rmtree(self._retired)
+                # Out of sight first: another recovery must not find it half gone.
+                hidden = self._retired.with_name(f".{self.producer}")
+                self._retired.rename(hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
 
     def _place(self) -> Path:
         """Where the folder is now. If a fence moves it just then, the one who fenced finishes."""
@@ -225,6 +256,14 @@ def list_ledgers(root: Path) -> list[FileLedger]:
             if not name.startswith("."):
                 found[name] = FileLedger(root, Producer.from_hex(name))
     return [found[name] for name in sorted(found)]
+
+
+def _name_in(alive: Path) -> str | None:
+    try:
+        name = json.loads(alive.read_text())["name"]
+    except (ValueError, KeyError):
+        return None  # written in part, when the power failed
+    return None if name is None else str(name)
 
 
 def _sealed(data: dict[str, Any]) -> bytes:

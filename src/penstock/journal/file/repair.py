@@ -40,6 +40,16 @@ def restore_lost_head(folder: Path) -> None:
         os.close(descriptor)
 
 
+def refuse_to_overwrite(journal: str, folder: Path) -> None:
+    """A journal is made where there is none. Segments with rows are one that lost its head."""
+    for first in list_segments(folder):
+        with SegmentReader(journal, folder, first) as reader:
+            _, position = reader.header()
+            if reader.size() > position:
+                reason = "the file is missing, but segments with rows are there"
+                raise CorruptJournalError(journal, "head", 0, reason)
+
+
 def is_sound(head: Head, folder: Path) -> bool:
     """Whether the segments end where the head says."""
     try:

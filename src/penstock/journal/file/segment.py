@@ -214,17 +214,21 @@ class SegmentReader:
         return self._frame(position, header, position + header.frame_bytes)
 
     def scan(self, position: int, offset: int) -> tuple[int, int, str | None]:
-        """Walks the frames from a position to the end of the file or the first damage: gives the
-        position and row offset reached, and what was wrong there, if anything."""
+        """Walks the appends from a position to the end of the file or the first damage: gives the
+        position and row offset at the end of the last whole append, and what was wrong after it,
+        if anything."""
         size = self.size()
+        whole = (position, offset)
         while position < size:
             try:
                 header, _ = self._frame(position, self._header_at(position, offset, size), size)
             except CorruptJournalError as error:
-                return position, offset, error.reason
+                return *whole, error.reason
             offset = header.end_offset
             position += header.frame_bytes
-        return position, offset, None
+            if not header.goes_on:
+                whole = (position, offset)
+        return *whole, None if whole == (position, offset) else "an append is cut short"
 
     def _read(self, position: int, size: int) -> pa.Buffer:
         """Up to `size` bytes from a position; fewer at the end of the file."""

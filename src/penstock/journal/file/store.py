@@ -182,13 +182,8 @@ class FileStore(OpenStore):
     @contextlib.contextmanager
     def _catalog_lock(self) -> Iterator[None]:
         """Held while collections or journals are created, against all processes."""
-        path = self._root / "collections" / ".lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            with locked(descriptor):
-                yield
-        finally:
-            os.close(descriptor)
+        with _file_locked(self._root / "collections" / ".lock"):
+            yield
 
     # Journals
 
@@ -197,6 +192,8 @@ class FileStore(OpenStore):
         found = []
         with os.scandir(self._root / "journals" / collection) as entries:
             for entry in entries:
+                if entry.name.startswith(".") or not entry.is_dir():
+                    continue
                 name = f"{collection}/{entry.name.replace('+', '/')}"
                 _, labels = parse_journal_name(name)
                 if selector.accepts(labels):
@@ -312,6 +309,11 @@ class FileStore(OpenStore):
     def open_ledger(self, name: str | None) -> FileLedger:
         return FileLedger.register(self._root, name)
 
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        with _file_locked(self._root / "producers" / ".lock"):
+            yield
+
     def ledgers(self) -> list[ProducerLedger]:
         return list(list_ledgers(self._root))
 
@@ -321,6 +323,16 @@ class FileStore(OpenStore):
             if ledger.is_dead():
                 ledger.retire()
             ledger.forget_if_old(now_s)
+
+
+@contextlib.contextmanager
+def _file_locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        with locked(descriptor):
+            yield
+    finally:
+        os.close(descriptor)
 
 
 def _parse_json(name: str, text: bytes) -> dict[str, Any]:
