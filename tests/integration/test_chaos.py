@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 SECONDS = float(os.environ.get("PENSTOCK_CHAOS_SECONDS", "60"))
 WRITERS, READERS, PARTITIONS = 16, 2, 4
+READER_LOOKS_MIN = 3
 COLLECTIONS = ("debits", "credits")
 """Two collections of four partitions each: eight journals."""
 SCHEMA = "batch STRING NOT NULL, number INT NOT NULL, part INT NOT NULL"
@@ -44,10 +45,10 @@ producer = store.producer()
 count = 0
 while True:
     count += 1
-    batch = f"{producer.id}-{count}"
+    way = seed.choice(("outside", "transaction", "transaction", "rollback"))
+    batch = f"{way}-{producer.id}-{count}"
     parts = [seed.randrange(4) for _ in range(seed.randint(1, 12))]
     rows = [{"batch": batch, "number": n, "part": part} for n, part in enumerate(parts)]
-    way = seed.choice(("outside", "transaction", "transaction", "rollback"))
     # Line by line: begun before anything is written, done once it was promised.
     log.write(f"begun {way} {batch} {len(rows)}\\n")
     if way == "outside":
@@ -76,12 +77,15 @@ while True:
     found = {name: Counter() for name in ("debits", "credits")}
     journals = [journal.name for name in found for journal in store.journals(name)]
     frontier = store.frontier("debits", "credits")
-    for cut in take_cut(store, journals):
+    for cut in take_cut(store, journals):  # they are all there before the first writer
         for part in read_documents(store, cut, columns=["batch", "number"]):
             columns = part.documents.to_pydict()
             found[cut.journal.split("/")[0]].update(zip(columns["batch"], columns["number"]))
     twice = [key for counter in found.values() for key, count in counter.items() if count > 1]
-    torn = found["credits"].keys() - found["debits"].keys()
+    together = {name: {key for key in found[name] if key[0].startswith("transaction")}
+                for name in found}
+    torn = together["credits"] ^ together["debits"]
+    torn |= {key for name in found for key in found[name] if key[0].startswith("rollback")}
     looks += 1
     log.write(f"{looks} {len(twice)} {len(torn)} {frontier.unresolved_hints}\\n")
     if twice or torn:
@@ -148,7 +152,8 @@ def test_sixteen_writers_one_killed_every_second(
         processes.append(readers[-1])
 
     deadline, killed = time.monotonic() + SECONDS, 0
-    while time.monotonic() < deadline:
+    # On a slow machine it goes on until the readers, too, have had their share.
+    while time.monotonic() < deadline or min(map(looks_of, reader_logs)) < READER_LOOKS_MIN:
         time.sleep(1)  # the pace of the killing, not a wait for anything
         victim = seed.randrange(WRITERS)
         assert writers[victim].poll() is None, "a writer failed by itself"
@@ -163,7 +168,6 @@ def test_sixteen_writers_one_killed_every_second(
     # Readers saw the store under fire many times, and never a duplicate or half a transaction.
     for reader, log in zip(readers, reader_logs, strict=True):
         assert reader.poll() is None, log.read_text()[-500:]
-        assert int(log.read_text().splitlines()[-1].split()[0]) >= 3
 
     with open_store(folder) as store:
         store.recover()
@@ -171,6 +175,11 @@ def test_sixteen_writers_one_killed_every_second(
     told = Told.read(logs)
     assert killed >= SECONDS / 3
     check(told, counted(spark, folder, "debits"), counted(spark, folder, "credits"))
+
+
+def looks_of(log: Path) -> int:
+    """How often a reader has looked; it writes a line each time."""
+    return len(log.read_text().splitlines()) if log.exists() else 0
 
 
 def counted(spark: SparkSession, folder: Path, collection: str) -> Counter[tuple[str, int]]:

@@ -1,6 +1,7 @@
 """The frontier of a cut: how far each producer has come in each journal of it.
 
-Given back as `as_of`, it names the same documents for ever, whatever is appended meanwhile.
+Given back as `as_of`, it names the same documents whatever is appended meanwhile, as long as
+retention keeps them.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class JournalBatch:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Rows were placed at [begin, end); `durable` once `sync` has covered `end`."""
+    """Rows were placed at [begin, end); they are durable once `sync` has covered `end`."""
 
     begin: int
     end: int
