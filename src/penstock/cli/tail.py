@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.cli.reading import document_batch, settle_the_dead
 from penstock.ids import CLOCK_NONE
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import Documents, commit_clocks
+from penstock.journal.views import document_batch
 from penstock.sequence import sequence_batch
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def follow(store: OpenStore, wanted: Wanted) -> Iterator[pa.RecordBatch | None]:
     settled_at = float("-inf")
     while True:
         if time.monotonic() - settled_at > SETTLE_S:
-            settle_the_dead(store)
+            store.recover_if_possible()
             settled_at = time.monotonic()
         # One cut for all journals: what it shows of a transaction it shows in all of them.
         for cut in take_cut(store, lambda: wanted.journals(store)):
             if cut.journal not in tails:
                 tails[cut.journal] = JournalTail(store, cut, wanted.columns)
             for found in tails[cut.journal].advance(cut):
-                yield document_batch(found, wanted)
+                yield document_batch(found, wanted.schema)
         yield None
         time.sleep(POLL_S)
 

@@ -2,7 +2,8 @@
 
 Read in this order: collection.py (what is written), rows.py (users' rows made fit), frames.py
 (their bytes), store.py (what a store can do), file/ (the store on a disk), producer.py and
-transaction.py (writing), recovery.py (after a crash), cut.py and documents.py (reading once).
+transaction.py (writing), recovery.py (after a crash), cut.py and documents.py (reading once),
+views.py (what is shown of it).
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from penstock.errors import PenstockError
 from penstock.journal.cut import take_cut
 from penstock.journal.producer import OpenProducer
 from penstock.journal.progress import frontier_of
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from penstock.journal.cut import AsOf
 
 
+log = logging.getLogger(__name__)
+
+
 class OpenStore(JournalStore):
     """A store with the conveniences of this folder on it."""
 
@@ -30,6 +35,14 @@ class OpenStore(JournalStore):
         """Finishes what dead producers left: decided transactions are acknowledged everywhere,
         undecided ones rolled back. Gives the producers that had something in flight."""
         return recover(self)
+
+    def recover_if_possible(self) -> None:
+        """Before a read: what dead producers decided is to be seen. Where that cannot be (the store
+        may be read-only), it stays hidden, whole."""
+        try:
+            recover(self)
+        except (OSError, PenstockError) as error:
+            log.warning("%s: reading without recovery: %s", self.url, error)
 
     def fence(self, producer: Producer) -> None:
         """Ends a producer for good, alive or not, and settles its transaction."""

@@ -5,20 +5,14 @@ Everything is nullable, as Spark expects of a source; `_meta` tells where a docu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import ConfigurationError
+from penstock.journal import views
+from penstock.journal.views import META, META_FIELD
 from penstock.spark.options import View
 
 if TYPE_CHECKING:
@@ -26,29 +20,9 @@ if TYPE_CHECKING:
 
     from penstock.journal.collection import Collection
 
-META: Final = "_meta"
-META_TYPE: Final = StructType(
-    [
-        StructField("journal", StringType()),
-        StructField("offset", LongType()),
-        StructField("producer", StringType()),
-        StructField("clock", TimestampType()),
-        StructField("clock_raw", LongType()),
-        StructField("binding", IntegerType()),
-        StructField("commit_clock_raw", LongType()),
-    ]
-)
-"""Of each document: its place, its identity, the binding that asked for it, and the clock of the
-commit that made it visible. `clock` is `clock_raw` in microseconds of UTC."""
-
-RAW_FIELDS: Final = (
-    StructField("_journal", StringType()),
-    StructField("_offset", LongType()),
-    StructField("_producer", StringType()),
-    StructField("_clock", LongType()),
-    StructField("_flags", IntegerType()),
-    StructField("_kind", StringType()),
-    StructField("_hints", ArrayType(StringType())),
+META_TYPE: Final = cast("StructType", from_arrow_type(META_FIELD.type))
+RAW_FIELDS: Final = tuple(
+    StructField(field.name, from_arrow_type(field.type)) for field in views.RAW_FIELDS
 )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import heapq
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError
 from penstock.journal import open_store
 from penstock.journal.cut import JournalCut, take_cut
 from penstock.journal.names import Selector
@@ -34,8 +33,6 @@ SHUFFLE_PARTITIONS_DEFAULT: Final = 8
 _RANGE_COST_ROWS: Final = 100
 """Opening a range takes about as long as reading this many rows."""
 _STORES_OPEN_MAX: Final = 16
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ def cut_of_now(options: ReadOptions) -> list[JournalCut]:
     check_key(store.collection(options.collection), options.shuffle_key)
     if options.view is View.RAW:
         return _raw_cuts(store, options, select_journals(store, options))
-    recover_if_possible(store)
+    store.recover_if_possible()
     return take_cut(
         store, lambda: select_journals(store, options), options.cut_at(), options.binding
     )
@@ -97,15 +94,6 @@ def select_journals(store: OpenStore, options: ReadOptions) -> list[str]:
     collection = store.collection(options.collection)
     selector = Selector.parse(options.partitions, collection.partition_by)
     return [journal.name for journal in store.journals(collection.name, selector)]
-
-
-def recover_if_possible(store: OpenStore) -> None:
-    """Settles dead producers' transactions, so that what is committed is seen. Without it (the
-    store may be read-only) they stay hidden, whole."""
-    try:
-        store.recover()
-    except (OSError, PenstockError) as error:
-        log.warning("%s: reading without recovery: %s", store.url, error)
 
 
 def _raw_cuts(store: OpenStore, options: ReadOptions, journals: list[str]) -> list[JournalCut]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock.journal.documents import read_range
+from penstock.journal.views import META
 from penstock.spark.buckets import in_bucket
-from penstock.spark.columns import META, RAW_FIELDS, arrow_schema, check_chosen, full_schema
+from penstock.spark.columns import RAW_FIELDS, arrow_schema, check_chosen, full_schema
 from penstock.spark.options import ReadOptions, View
 from penstock.spark.plan import ReadPartition, cut_of_now, opened, plan
 from penstock.spark.rows import Rows, document_rows, in_order, raw_rows

@@ -26,10 +26,10 @@ from penstock.errors import ConfigurationError, LocalProtocolError
 from penstock.frontier import Frontier, to_json
 from penstock.ids import CLOCK_FLOOR, UNIX_EPOCH_UNITS, Kind, Producer
 from penstock.journal.cut import AsOf, JournalCut, take_cut
+from penstock.journal.views import META
 from penstock.spark.buckets import check_key
-from penstock.spark.columns import META
 from penstock.spark.options import Order, ReadOptions, View
-from penstock.spark.plan import opened, recover_if_possible, select_journals
+from penstock.spark.plan import opened, select_journals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ def documents(
     files = opened(options.store)
     spec = files.collection(collection)
     check_key(spec, options.shuffle_key)
-    recover_if_possible(files)
+    files.recover_if_possible()
     cuts = take_cut(
         files, lambda: select_journals(files, options), options.cut_at(), options.binding
     )

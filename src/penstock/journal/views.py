@@ -1,0 +1,133 @@
+"""The two views of a collection's rows, as record batches: committed documents with `_meta`, and
+raw rows with everything that stands beside them. The command line and Spark show the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.ids import UNIX_EPOCH_UNITS, Kind, Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.journal.documents import Documents
+    from penstock.journal.store import JournalBatch
+
+    Columns = Mapping[str, Callable[[], pa.Array[Any]]]
+
+META: Final = "_meta"
+META_FIELD: Final = pa.field(
+    META,
+    pa.struct(
+        [
+            ("journal", pa.string()),
+            ("offset", pa.int64()),
+            ("producer", pa.string()),
+            ("clock", pa.timestamp("us", tz="UTC")),
+            ("clock_raw", pa.int64()),
+            ("binding", pa.int32()),
+            ("commit_clock_raw", pa.int64()),
+        ]
+    ),
+)
+"""Of each document: its place, its identity, the binding that asked for it, and the clock of the
+commit that made it visible. `clock` is `clock_raw` in microseconds of UTC."""
+
+RAW_FIELDS: Final = (
+    pa.field("_journal", pa.string()),
+    pa.field("_offset", pa.int64()),
+    pa.field("_producer", pa.string()),
+    pa.field("_clock", pa.int64()),
+    pa.field("_flags", pa.int32()),
+    pa.field("_kind", pa.string()),
+    pa.field("_hints", pa.list_(pa.field("element", pa.string()))),
+)
+"""Beside the document's own columns, which are null where the row is an acknowledgement."""
+
+_KIND_NAMES: Final = np.array(
+    [Kind.OUTSIDE.name, Kind.CONTINUE.name, Kind.ACK.name, Kind.CONTINUE.name]
+)
+"""By the two low bits of the flags: both together are a CONTINUE."""
+
+
+def document_batch(found: Documents, schema: pa.Schema, binding: int = 0) -> pa.RecordBatch:
+    """Committed documents as the columns of `schema`: any of theirs, and any part of `_meta`."""
+    count = len(found.offsets)
+    meta: Columns = {
+        "journal": lambda: pa.repeat(found.journal, count),
+        "offset": lambda: pa.array(found.offsets),
+        "producer": lambda: _producer_names(found.producers),
+        "clock": lambda: _moments(found.clocks),
+        "clock_raw": lambda: pa.array(found.clocks),
+        "binding": lambda: pa.repeat(pa.scalar(binding, pa.int32()), count),
+        "commit_clock_raw": lambda: pa.array(found.commit_clocks),
+    }
+    columns: list[pa.Array[Any]] = []
+    for field in schema:
+        if field.name == META:
+            kind = cast("pa.StructType", field.type)
+            members = [_as_type(meta[member.name](), member.type) for member in kind]
+            columns.append(pa.StructArray.from_arrays(members, fields=list(kind)))
+        else:
+            columns.append(_as_type(found.documents.column(field.name), field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def raw_batch(found: JournalBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as they were written, as the columns of `schema`."""
+    beside: Columns = {
+        "_journal": lambda: pa.repeat(found.journal, found.rows),
+        "_offset": lambda: pa.array(found.offsets),
+        "_producer": lambda: _producer_names(found.producers),
+        "_clock": lambda: pa.array(found.clocks),
+        "_flags": lambda: pa.array(found.flags),
+        "_kind": lambda: pa.array(_KIND_NAMES[found.flags & 3]),
+        "_hints": lambda: _hints(found),
+    }
+    columns = [
+        _as_type(
+            beside[field.name]() if field.name in beside else found.documents.column(field.name),
+            field.type,
+        )
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_type(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    return array if array.type.equals(kind) else array.cast(kind)
+
+
+def _producer_names(producers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
+    """Twelve hexadecimal digits each. Producers are few, rows are many."""
+    distinct, places = np.unique(producers, return_inverse=True)
+    names = pa.array(
+        [str(Producer.from_int64(number)) for number in distinct.tolist()], pa.string()
+    )
+    return names.take(places)
+
+
+def _moments(clocks: np.ndarray[Any, np.dtype[np.uint64]]) -> pa.Array[Any]:
+    """Microseconds of UTC; clocks before 1970 are 1970, as in `clock_to_datetime`."""
+    units = (clocks >> np.uint64(4)).astype(np.int64) - UNIX_EPOCH_UNITS
+    micros: pa.Array[Any] = pa.array(np.maximum(units, 0) // 10)
+    return micros.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _hints(found: JournalBatch) -> pa.Array[Any]:
+    """The hints of acknowledgements, empty where they have none; null for documents."""
+    lengths = np.zeros(found.rows, dtype=np.int32)
+    names: list[str] = []
+    for row in sorted(found.hints):
+        lengths[row] = len(found.hints[row])
+        names += found.hints[row]
+    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+    return pa.ListArray.from_arrays(
+        pa.array(offsets),
+        pa.array(names, pa.string()),
+        type=cast("Any", RAW_FIELDS[-1].type),
+        mask=pa.array(found.flags & 3 != Kind.ACK),
+    )
