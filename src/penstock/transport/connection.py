@@ -1,0 +1,221 @@
+"""The sender's end of a connection to one peer.
+
+Callers wait here for credit, in their own threads, before a frame is queued. So everything that is
+queued has room at the receiver and goes out without anybody's help: a barrier never waits behind
+data that waits for a consumer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, assert_never
+
+from penstock.errors import PeerUnavailableError, PenstockError, RemoteProtocolError
+from penstock.transport.carriers import carrier_of
+from penstock.transport.credit import Allowance
+from penstock.transport.frames import (
+    PROTOCOL_VERSION,
+    Barrier,
+    Close,
+    Credit,
+    Flush,
+    Flushed,
+    Frame,
+    Hello,
+    Message,
+    Origin,
+    VnodeData,
+)
+from penstock.transport.stages import SchemaChangedError, Schemas, cost_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.transport.carriers import Link
+    from penstock.transport.discovery import Address
+    from penstock.transport.security import Security
+    from penstock.transport.timing import Timing
+
+
+class SendTimeoutError(PenstockError):
+    """The receiver granted no room in time: its consumer is slower than this sender. The frame was
+    not sent; send it again."""
+
+
+class Connection:
+    """Used by a Sender from above and by a carrier from below, from any thread."""
+
+    def __init__(
+        self,
+        peer: int,
+        origin: Origin,
+        security: Security,
+        on_flushed: Callable[[int, Flushed], None],
+        on_lost: Callable[[int, str], None],
+    ) -> None:
+        self.peer = peer
+        self.security = security
+        self._origin = origin
+        self._on_flushed = on_flushed
+        self._on_lost = on_lost
+        self._changed = threading.Condition()  # reentrant: the local carrier answers in the call
+        self._allowance = Allowance()
+        self._schemas = Schemas()
+        self._flushing: set[int] = set()
+        self._greeted = False
+        self._over: str | None = None
+        """Why nothing more is sent. What is queued still goes, unless the connection is gone."""
+        self._gone = False
+        self._link: Link | None = None
+
+    def open(self, address: Address, timing: Timing) -> None:
+        """Dials, says Hello and waits for the answer. Raises PeerUnavailableError, with the peer's
+        own words if it refused."""
+        deadline = time.monotonic() + timing.connect_seconds_max
+        try:
+            self._link = carrier_of(address.carrier).dial(address, timing, self)
+        except OSError as error:
+            raise PeerUnavailableError(
+                f"member {self.peer} cannot be reached at {address}: {error}"
+            ) from error
+        token = self.security.token.for_member(self._origin.member)
+        self._link.offer(Hello(self._origin.member, self._origin.lane, token))
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._over is not None or self._allowance.control_frames,
+                max(0.0, deadline - time.monotonic()),
+            )
+            if self._over is None and not self._allowance.control_frames:
+                self._over = f"no answer to Hello in {timing.connect_seconds_max:g} s"
+            reason = self._over
+        if reason is not None:
+            self._link.cut()
+            raise PeerUnavailableError(f"member {self.peer} at {address}: {reason}")
+
+    @property
+    def alive(self) -> bool:
+        return self._over is None
+
+    @property
+    def credit_bytes(self) -> int:
+        with self._changed:
+            return self._allowance.free_bytes
+
+    def send(
+        self, message: Message, batch_bytes: int = 0, timeout_seconds: float | None = None
+    ) -> None:
+        """Queues a message, once there is credit for it. `batch_bytes`: of its batch, encoded."""
+        link = self._link
+        if link is None:
+            raise PeerUnavailableError(f"member {self.peer}: the connection is not open")
+        with self._changed:
+            cost_bytes = 0
+            if isinstance(message, VnodeData):
+                cost_bytes = self._cost(message, batch_bytes, link)
+            in_time = (self._over is None and self._reserve(cost_bytes)) or self._changed.wait_for(
+                lambda: self._over is not None or self._reserve(cost_bytes), timeout_seconds
+            )
+            if self._over is not None:
+                raise PeerUnavailableError(f"member {self.peer}: {self._over}")
+            if not in_time:
+                raise SendTimeoutError(
+                    f"member {self.peer} granted no credit in {timeout_seconds:g} s"
+                )
+            if isinstance(message, Flush):
+                self._flushing.add(message.cycle)
+            link.offer(message, cost_bytes)
+
+    def settle(self, estimate_bytes: int, cost_bytes: int) -> bool:
+        """By the encoder, which knows what a frame really costs. Waits in the rare case that the
+        estimate was too low and the window is full. False: the connection is gone."""
+        with self._changed:
+            crowded = self._allowance.crowded
+            if self._gone or not self._allowance.settle(estimate_bytes, cost_bytes):
+                self._changed.wait_for(
+                    lambda: self._gone or self._allowance.settle(estimate_bytes, cost_bytes)
+                )
+            if crowded and not self._allowance.crowded:
+                self._changed.notify_all()
+            return not self._gone
+
+    def on_frame(self, frame: Frame, proven_member: int | None) -> None:
+        """By the carrier: an answer. Raises RemoteProtocolError for what no receiver may say."""
+        match frame:
+            case Hello():
+                self._greet(frame, proven_member)
+            case Credit():
+                with self._changed:
+                    if not self._greeted and (frame.data_bytes or frame.control_frames):
+                        raise RemoteProtocolError("the peer granted credit before its Hello")
+                    self._allowance.grant(frame)
+                    self._changed.notify_all()
+            case Flushed():
+                with self._changed:
+                    if frame.cycle not in self._flushing:
+                        raise RemoteProtocolError(
+                            f"the peer answered a Flush of cycle {frame.cycle} that is not open"
+                        )
+                    self._flushing.discard(frame.cycle)
+                self._on_flushed(self.peer, frame)
+            case Close():
+                self.lose(f"the peer ended the stream: {frame.reason}")
+            case VnodeData() | Barrier() | Flush():
+                raise RemoteProtocolError(f"a receiver does not say {type(frame).__name__}")
+            case _:
+                assert_never(frame)
+
+    def lose(self, reason: str) -> None:
+        """By the carrier, or from here: the connection is over. Everybody who waits is told."""
+        with self._changed:
+            self._gone = True
+            first = self._over is None
+            self._over = self._over or reason
+            self._changed.notify_all()
+        if first:
+            self._on_lost(self.peer, reason)
+
+    def close(self) -> None:
+        """Sends what is queued, and ends the stream in order."""
+        with self._changed:
+            self._over = self._over or "this end was closed"
+            self._changed.notify_all()
+        if self._link is not None:
+            if self._gone:
+                self._link.cut()
+            else:
+                self._link.close(Close("done"))
+
+    def _reserve(self, cost_bytes: int) -> bool:
+        if cost_bytes:
+            return self._allowance.reserve(cost_bytes)
+        return self._allowance.spend_control()
+
+    def _cost(self, message: VnodeData, batch_bytes: int, link: Link) -> int:
+        try:
+            dictionaries = self._schemas.check(message.stage, message.batch.schema)
+            return cost_of(message.batch, batch_bytes, dictionaries=dictionaries)
+        except SchemaChangedError as error:
+            # What was queued before is good and still goes; nothing comes after.
+            self._over = str(error)
+            self._changed.notify_all()
+            link.offer(Close(str(error), fault=True))
+            self._on_lost(self.peer, str(error))
+            raise
+
+    def _greet(self, hello: Hello, proven_member: int | None) -> None:
+        if hello.version != PROTOCOL_VERSION:
+            raise RemoteProtocolError(
+                f"the peer speaks version {hello.version} of the transport, this member version "
+                f"{PROTOCOL_VERSION}; run the same release on all members"
+            )
+        self.security.verify_hello(hello.member, hello.token, proven_member)
+        if hello.member != self.peer:
+            raise RemoteProtocolError(
+                f"member {hello.member} answers at the address of member {self.peer}"
+            )
+        with self._changed:
+            if self._greeted:
+                raise RemoteProtocolError("the peer said Hello twice")
+            self._greeted = True
+            self._allowance.window_bytes = hello.window_bytes

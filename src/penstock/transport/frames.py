@@ -1,0 +1,151 @@
+"""Frames: what members say to each other. docs/format.md has their bytes.
+
+A sender says Hello, then VnodeData, Barrier and Flush in its own order, and Close at the end. The
+receiver answers with Hello, then Credit and Flushed, or Close with the reason. Frames are plain
+data: how they travel is the carrier's matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from penstock.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PROTOCOL_VERSION: Final = 1
+
+BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A sender cuts larger batches by rows. One row may be this large, encoded."""
+BODY_BYTES_MAX: Final = BATCH_BYTES_MAX + 1024 * 1024
+"""What a frame may ask its receiver to allocate: a batch, and a schema of up to a mebibyte."""
+FRAME_COST_BYTES: Final = 1024
+"""What a frame costs its receiver beside its bytes: so that a window full of one-byte batches is
+no larger in memory than a window full of large ones."""
+STAGE_BYTES_MAX: Final = 255
+"""Of a stage's name."""
+STAGES_MAX: Final = 1024
+"""Stages of one connection. Each keeps a schema and an encoder at both ends."""
+TOKEN_BYTES_MAX: Final = 64
+REASON_BYTES_MAX: Final = 2048
+"""A reason is a few sentences; more of it would only help a peer that floods."""
+
+U16_MAX: Final = 2**16 - 1
+U64_MAX: Final = 2**64 - 1
+
+
+class Origin(NamedTuple):
+    """Where frames come from: one lane of one member."""
+
+    member: int
+    lane: int = 0
+
+    def __str__(self) -> str:
+        return f"member {self.member} lane {self.lane}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Opens a connection, in each direction. `member` is a claim, which the certificate or the
+    token must prove."""
+
+    member: int
+    lane: int
+    token: bytes = field(repr=False)
+    window_bytes: int = 0
+    """What the receiver holds of this connection before anybody takes it. Zero from a sender."""
+    version: int = PROTOCOL_VERSION
+
+    def __post_init__(self) -> None:
+        _check_range("member", self.member, U64_MAX)
+        _check_range("lane", self.lane, U16_MAX)
+        _check_range("window", self.window_bytes, U64_MAX)
+        _check_range("version", self.version, U16_MAX)
+        if len(self.token) > TOKEN_BYTES_MAX:
+            raise LocalProtocolError(f"a token has at most {TOKEN_BYTES_MAX} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class VnodeData:
+    """Rows of one stage. A batch with the vnode column holds rows of several vnodes; the receiver
+    splits it, and what it hands out has the vnode here and the column removed."""
+
+    stage: str
+    vnode: int
+    batch: pa.RecordBatch
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.vnode <= U16_MAX:  # in place: there are many of these
+            _check_range("vnode", self.vnode, U16_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Everything before it belongs to the checkpoint, everything after it does not."""
+
+    checkpoint: int
+    epoch: int
+    flags: int = 0
+
+    def __post_init__(self) -> None:
+        _check_range("checkpoint", self.checkpoint, U64_MAX)
+        _check_range("epoch", self.epoch, U64_MAX)
+        _check_range("flags", self.flags, U64_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Asks that everything before it be made durable."""
+
+    cycle: int
+
+    def __post_init__(self) -> None:
+        _check_range("cycle", self.cycle, U64_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """Answers a Flush: everything before it is durable, up to `lsn`."""
+
+    cycle: int
+    lsn: int
+
+    def __post_init__(self) -> None:
+        _check_range("cycle", self.cycle, U64_MAX)
+        _check_range("lsn", self.lsn, U64_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Room for so much more. A credit of nothing says no more than "I am alive", and may come from
+    either end."""
+
+    data_bytes: int = 0
+    control_frames: int = 0
+
+    def __post_init__(self) -> None:
+        _check_range("credit", self.data_bytes, U64_MAX)
+        _check_range("credit", self.control_frames, U64_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The last frame of its direction. A fault says what the other end did wrong."""
+
+    reason: str = ""
+    fault: bool = False
+
+
+Frame: TypeAlias = Hello | VnodeData | Barrier | Flush | Flushed | Credit | Close
+Message: TypeAlias = VnodeData | Barrier | Flush
+"""What the users of a Sender send."""
+
+
+def _check_range(name: str, value: int, maximum: int) -> None:
+    if not 0 <= value <= maximum:
+        raise LocalProtocolError(f"{name} {value} is outside of 0 to {maximum}")
+
+
+ALIVE: Final = Credit()

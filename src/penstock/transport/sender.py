@@ -1,0 +1,187 @@
+"""The sender: frames of one origin, to any member."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import LocalProtocolError
+from penstock.transport.connection import Connection
+from penstock.transport.discovery import look_up
+from penstock.transport.frames import Flushed, Origin, VnodeData
+from penstock.transport.stages import cut
+from penstock.transport.timing import Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from penstock.cluster.keyvalue import KeyValue
+    from penstock.transport.frames import Barrier, Message
+    from penstock.transport.security import Security
+
+LOSSES_MAX: Final = 256
+"""Remembered until asked for; a sender whose owner does not ask forgets the oldest."""
+
+_LOG: Final = logging.getLogger("penstock.transport")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A connection that ended other than by `close`. What was sent on it may not have arrived."""
+
+    member: int
+    reason: str
+
+
+class Sender:
+    """Opens a connection to a member with the first frame for it, and keeps it. Safe for any number
+    of threads; frames of one thread to one member arrive in their order, over all stages.
+
+    A connection that died is replaced by the next send, at the address the member has by then.
+    What was queued on the old one is not sent again: `losses` tells, and so does the receiver.
+    """
+
+    def __init__(
+        self,
+        security: Security,
+        keyvalue: KeyValue,
+        *,
+        lane: int = 0,
+        timing: Timing | None = None,
+    ) -> None:
+        self.origin: Final = Origin(security.member, lane)
+        self._security = security
+        self._keyvalue = keyvalue
+        self._timing = timing or Timing()
+        self._pool = _Pool()
+        self._flushed: queue.SimpleQueue[tuple[int, Flushed]] = queue.SimpleQueue()
+        self._losses: deque[Loss] = deque(maxlen=LOSSES_MAX)
+        self._close = weakref.finalize(self, _Pool.close, self._pool)
+
+    def send(self, member: int, message: Message, timeout_seconds: float | None = None) -> None:
+        """Queues a message for a member once there is credit for it. What is queued goes out
+        without further waiting, as long as the connection lives. Raises:
+
+        PeerUnknownError, if no such member has published an address;
+        PeerUnavailableError, if it cannot be reached, refuses, or goes away meanwhile;
+        SendTimeoutError, if its consumer makes no room in time (nothing is sent);
+        SchemaChangedError, if the stage had another schema (the stream to this member ends).
+        """
+        connection = self._connection(member)
+        if isinstance(message, VnodeData):
+            for part, batch_bytes in cut(message):
+                connection.send(part, batch_bytes, timeout_seconds)
+                timeout_seconds = None  # half a message is worse than a late one
+        else:
+            connection.send(message, 0, timeout_seconds)
+
+    def fan_out(self, members: Iterable[int], barrier: Barrier) -> None:
+        """Sends a barrier to the members in their order. The first failure ends it: the members
+        after that one were not sent the barrier."""
+        for member in members:
+            self.send(member, barrier)
+
+    def receive_flushed(self, timeout_seconds: float | None = None) -> tuple[int, Flushed] | None:
+        """The next answer to a Flush, with its member. None after the timeout."""
+        try:
+            return self._flushed.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+
+    def credit_bytes(self, member: int) -> int:
+        """What could be sent to the member now, without waiting. Zero if it is not connected."""
+        with self._pool.lock:
+            connection = self._pool.connections.get(member)
+        return connection.credit_bytes if connection and connection.alive else 0
+
+    def losses(self) -> list[Loss]:
+        """The connections that were lost since this was last asked, oldest first."""
+        losses = []
+        while self._losses:
+            losses.append(self._losses.popleft())
+        return losses
+
+    def close(self) -> None:
+        """Sends what is queued, and ends every stream in order."""
+        self._close()
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _connection(self, member: int) -> Connection:
+        with self._pool.lock:
+            if self._pool.closed:
+                raise LocalProtocolError("the sender is closed")
+            opening = self._pool.opening.setdefault(member, threading.Lock())
+            connection = self._pool.connections.get(member)
+        if connection is not None and connection.alive:
+            return connection
+        with opening:  # one thread opens, the others of this member wait for it
+            with self._pool.lock:
+                connection = self._pool.connections.get(member)
+                if connection is not None and connection.alive:
+                    return connection
+                self._pool.connections.pop(member, None)
+            if connection is not None:
+                connection.close()
+            connection = self._open(member)
+            with self._pool.lock:
+                if not self._pool.closed:
+                    self._pool.connections[member] = connection
+                    return connection
+            connection.close()
+            raise LocalProtocolError("the sender is closed")
+
+    def _open(self, member: int) -> Connection:
+        address = look_up(self._keyvalue, member)
+        losses = self._losses
+        opened = False
+
+        def on_lost(lost_member: int, reason: str) -> None:
+            if opened:  # before, the caller is told by an exception
+                _LOG.warning("the stream to member %d is lost: %s", lost_member, reason)
+                losses.append(Loss(lost_member, reason))
+
+        flushed = self._flushed
+        connection = Connection(
+            member,
+            self.origin,
+            self._security,
+            lambda answering, frame: flushed.put((answering, frame)),
+            on_lost,
+        )
+        connection.open(address, self._timing)
+        opened = True
+        return connection
+
+
+class _Pool:
+    """The connections, apart from the Sender: when that is dropped, these are closed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.opening: dict[int, threading.Lock] = {}
+        self.connections: dict[int, Connection] = {}
+        self.closed = False
+
+    def close(self) -> None:
+        with self.lock:
+            self.closed = True
+            connections = list(self.connections.values())
+            self.connections.clear()
+        for connection in connections:
+            connection.close()

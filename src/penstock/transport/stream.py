@@ -1,0 +1,268 @@
+"""The receiver's end of a connection: checks each frame, and puts it into the inbox.
+
+Carriers call `accept` with what they read, in order, and one of the endings when that is over. The
+desk knows all streams of a receiver and their windows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, assert_never
+
+from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.routing import split_vnode_column
+from penstock.transport.credit import CONTROL_FRAMES_MAX, Window
+from penstock.transport.frames import (
+    PROTOCOL_VERSION,
+    Barrier,
+    Close,
+    Credit,
+    Flush,
+    Flushed,
+    Frame,
+    Hello,
+    Origin,
+    VnodeData,
+)
+from penstock.transport.inbox import Arrival, Inbox, Received
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.transport.security import Security
+
+_LOG: Final = logging.getLogger("penstock.transport")
+
+
+class Desk:
+    """What the streams of one receiver share: who is connected, and the room for each."""
+
+    def __init__(self, security: Security, inbound_bytes_max: int, streams_max: int) -> None:
+        self._security = security
+        self._streams_max = streams_max
+        self._window_bytes = inbound_bytes_max // streams_max
+        Window(self._window_bytes)  # too small is said now, not at the first stream
+        self.inbox = Inbox(self._on_taken)
+        # One lock for what follows: a frame of a stream that is over must not follow its Close.
+        self._lock = threading.Lock()
+        self._streams: dict[Origin, Stream] = {}
+        self._windows: dict[Origin, Window] = {}
+        self._connections = 0
+        self._closed = False
+
+    @property
+    def hello(self) -> Hello:
+        member = self._security.member
+        return Hello(member, 0, self._security.token.for_member(member), self._window_bytes)
+
+    def admit(self, stream: Stream, hello: Hello, proven_member: int | None) -> tuple[Origin, int]:
+        """Lets a stream in that has proven who it is. It supersedes the last one of its origin."""
+        if hello.version != PROTOCOL_VERSION:
+            raise RemoteProtocolError(
+                f"the peer speaks version {hello.version} of the transport, this member version "
+                f"{PROTOCOL_VERSION}; run the same release on all members"
+            )
+        self._security.verify_hello(hello.member, hello.token, proven_member)
+        origin = Origin(hello.member, hello.lane)
+        with self._lock:
+            if self._closed:
+                raise RemoteProtocolError("the receiver is closed")
+            window = self._windows.get(origin)
+            if window is None:
+                if len(self._windows) == self._streams_max:
+                    raise RemoteProtocolError(
+                        f"this receiver was opened for {self._streams_max} streams, and has them; "
+                        f"{origin} is one more: raise streams_max"
+                    )
+                window = self._windows[origin] = Window(self._window_bytes)
+            if window.held_frames >= CONTROL_FRAMES_MAX:
+                raise RemoteProtocolError(f"nobody takes the frames of {origin}")
+            superseded = self._streams.get(origin)
+            if superseded is not None:
+                self._end(superseded, Close("the peer opened a new connection", fault=True))
+            self._connections += 1
+            self._streams[origin] = stream
+            credit = window.reopen()
+            number = self._connections
+        if superseded is not None:
+            superseded.cut()
+        stream.reply(self.hello)
+        stream.reply(credit)
+        return origin, number
+
+    def put(self, stream: Stream, arrivals: list[Arrival]) -> None:
+        """Frames of an admitted stream, with what they cost (control frames: nothing)."""
+        charged: list[Arrival] = []
+        with self._lock:
+            if stream.over or stream.origin is None:
+                return
+            window = self._windows[stream.origin]
+            try:
+                for frame, cost_bytes in arrivals:
+                    if isinstance(frame, VnodeData):
+                        charged += _parts(frame, window.arrive(cost_bytes), window)
+                    else:
+                        window.arrive_control()
+                        charged.append((frame, 0))
+            finally:  # those before a fault were good
+                self.inbox.put(stream.origin, stream.connection, charged)
+
+    def end(self, stream: Stream, close: Close) -> None:
+        with self._lock:
+            self._end(stream, close)
+
+    def reply(self, origin: Origin, frame: Flushed) -> bool:
+        with self._lock:
+            stream = self._streams.get(origin)
+        return stream is not None and stream.answer(frame)
+
+    def put_back(self, received: Received) -> None:
+        with self._lock:
+            self._windows[received.origin].put_back(
+                received.charged_bytes, _control_frames(received)
+            )
+        self.inbox.put_back(received)
+
+    def close(self) -> None:
+        """Ends every stream; each peer is told why."""
+        with self._lock:
+            self._closed = True
+            streams = list(self._streams.values())
+            for stream in streams:
+                self._end(stream, Close("the receiver was closed"))
+        self.inbox.close()
+        for stream in streams:
+            stream.reply(Close("the receiver was closed"))
+
+    def _end(self, stream: Stream, close: Close) -> None:
+        if stream.over:
+            return
+        stream.over = True
+        if stream.origin is not None and self._streams.get(stream.origin) is stream:
+            del self._streams[stream.origin]
+            # It takes no credit to end, but it is counted: see admit.
+            self._windows[stream.origin].held_frames += 1
+            self.inbox.put(stream.origin, stream.connection, [(close, 0)])
+
+    def _on_taken(self, taken: list[Received]) -> None:
+        totals: defaultdict[Origin, list[int]] = defaultdict(lambda: [0, 0])
+        for received in taken:
+            totals[received.origin][0] += received.charged_bytes
+            totals[received.origin][1] += _control_frames(received)
+        grants: list[tuple[Stream, Credit]] = []
+        with self._lock:
+            for origin, (charged_bytes, control_frames) in totals.items():
+                credit = self._windows[origin].take(charged_bytes, control_frames)
+                stream = self._streams.get(origin)
+                if credit is not None and stream is not None:
+                    grants.append((stream, credit))
+        for stream, credit in grants:
+            stream.reply(credit)
+
+
+class Stream:
+    """One connection. `reply` must not block; `cut` ends the connection from any thread."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        proven_member: int | None,
+        reply: Callable[[Frame], None],
+        cut: Callable[[], None],
+    ) -> None:
+        self._desk = desk
+        self._proven_member = proven_member
+        self.reply = reply
+        self.cut = cut
+        self.origin: Origin | None = None
+        self.connection = 0
+        self.over = False
+        self._unanswered: set[int] = set()
+
+    def accept(self, frame: Frame, cost_bytes: int = 0) -> None:
+        """The next frame. Raises RemoteProtocolError for one that may not come here."""
+        self.accept_all([(frame, cost_bytes)])
+
+    def accept_all(self, frames: Iterable[tuple[Frame, int]]) -> None:
+        """The next frames, which go into the inbox together: whoever waits is woken once."""
+        arrivals: list[Arrival] = []
+        try:
+            for frame, cost_bytes in frames:
+                self._check(frame)
+                match frame:
+                    case VnodeData():
+                        arrivals.append((frame, cost_bytes))
+                    case Barrier() | Flush():
+                        arrivals.append((frame, 0))
+                    case Close():
+                        self._desk.put(self, arrivals)
+                        arrivals = []
+                        self._desk.end(self, frame)
+        finally:  # those before a fault were good
+            if arrivals:
+                self._desk.put(self, arrivals)
+
+    def _check(self, frame: Frame) -> None:
+        """Refuses what may not come now; greets a Hello and counts a Flush."""
+        if self.origin is None:
+            if not isinstance(frame, Hello):
+                raise RemoteProtocolError(
+                    f"a stream begins with Hello; this one began with {type(frame).__name__}"
+                )
+            self.origin, self.connection = self._desk.admit(self, frame, self._proven_member)
+            return
+        match frame:
+            case VnodeData() | Barrier() | Close():
+                pass
+            case Flush():
+                if frame.cycle in self._unanswered:
+                    raise RemoteProtocolError(f"Flush of cycle {frame.cycle} came twice")
+                if len(self._unanswered) == CONTROL_FRAMES_MAX:
+                    raise RemoteProtocolError(f"{CONTROL_FRAMES_MAX} Flushes are open already")
+                self._unanswered.add(frame.cycle)
+            case Credit():
+                if frame.data_bytes or frame.control_frames:
+                    raise RemoteProtocolError("a sender grants no credit")
+            case Hello() | Flushed():
+                raise RemoteProtocolError(f"{type(frame).__name__} in the middle of a stream")
+            case _:
+                assert_never(frame)
+
+    def refuse(self, error: Exception) -> None:
+        """The peer is at fault: it is told, and so is whoever takes the frames."""
+        close = Close(str(error), fault=True)
+        _LOG.warning("the stream of %s is ended: %s", self.origin or "a stranger", error)
+        self.reply(close)
+        self._desk.end(self, close)
+
+    def lose(self, reason: str) -> None:
+        """The connection ended without a Close."""
+        self._desk.end(self, Close(reason, fault=True))
+
+    def answer(self, frame: Flushed) -> bool:
+        if frame.cycle not in self._unanswered:
+            raise LocalProtocolError(f"no Flush of cycle {frame.cycle} of {self.origin} is open")
+        self._unanswered.discard(frame.cycle)
+        self.reply(frame)
+        return True
+
+
+def _parts(frame: VnodeData, charged_bytes: int, window: Window) -> list[Arrival]:
+    """The frame, or its batch split by vnode: the parts share its charge to the last byte."""
+    batches = split_vnode_column(frame.batch)
+    if batches is None:
+        return [(frame, charged_bytes)]
+    if not batches:  # without rows there is nothing to hold
+        window.held_bytes -= charged_bytes
+        return []
+    share, rest = divmod(charged_bytes, len(batches))
+    return [
+        (VnodeData(frame.stage, vnode, batch), share + (index < rest))
+        for index, (vnode, batch) in enumerate(batches)
+    ]
+
+
+def _control_frames(received: Received) -> int:
+    return 0 if isinstance(received.frame, VnodeData) else 1

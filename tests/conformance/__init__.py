@@ -1,0 +1,1 @@
+"""One suite for all carriers: what the transport promises, it promises over each of them."""

@@ -1,0 +1,164 @@
+"""Reading and writing frames through a pipe, without the network: what came together, what came in
+bits, and that the writer holds nothing back while it waits for credit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import RemoteProtocolError
+from penstock.transport.carriers.tcp import read_frames, write_frames
+from penstock.transport.credit import Allowance
+from penstock.transport.frames import Barrier, Close, Credit, Flush, Frame, VnodeData
+from penstock.transport.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.transport.stages import Piece
+
+WAIT_SECONDS_MAX = 30.0
+"""How long a test waits for what must come: it is reached only by a failure."""
+SMALL = pa.record_batch([pa.array(["a", None, "ccc"]), pa.array([1, 2, 3])], ["text", "number"])
+LARGE = pa.record_batch([pa.array(range(40_000)), pa.array(["word"] * 40_000)], ["n", "text"])
+
+
+class Memory:
+    """A pipe through memory. What is sent can be read back, so many bytes at a time."""
+
+    def __init__(self, data: bytes = b"", step_bytes: int = 1_000_000) -> None:
+        self.data = bytearray(data)
+        self.position = 0
+        self.step_bytes = step_bytes
+        self.finished = False
+
+    def send(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            self.data += piece
+
+    def receive_into(self, view: memoryview) -> int:
+        count = min(len(view), len(self.data) - self.position, self.step_bytes)
+        view.cast("B")[:count] = self.data[self.position : self.position + count]
+        self.position += count
+        return count
+
+    def limit(self, seconds: float) -> None:
+        pass
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def cut(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def no_limit(estimate_bytes: int, cost_bytes: int) -> bool:
+    return True
+
+
+def written(frames: Sequence[Frame]) -> bytes:
+    outbox, pipe = Outbox(WAIT_SECONDS_MAX), Memory()
+    for frame in frames:
+        outbox.put(frame)
+    outbox.put(Close("done"))
+    write_frames(pipe, outbox, no_limit)
+    assert pipe.finished
+    return bytes(pipe.data)
+
+
+def read(data: bytes, step_bytes: int) -> list[Frame]:
+    groups = list(read_frames(Memory(data, step_bytes)))
+    assert all(groups), "nobody is woken for nothing"
+    return [frame for group in groups for frame, _ in group]
+
+
+FRAMES: st.SearchStrategy[Frame] = st.one_of(
+    st.builds(
+        VnodeData, st.sampled_from(["s", "a longer name"]), st.integers(0, 9), st.just(SMALL)
+    ),
+    st.builds(VnodeData, st.just("large"), st.integers(0, 9), st.just(LARGE)),
+    st.builds(Barrier, st.integers(0, 9), st.integers(0, 9)),
+    st.builds(Flush, st.integers(0, 9)),
+    st.builds(Close, st.text(st.characters(codec="ascii"), max_size=9)),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(FRAMES.filter(lambda frame: not isinstance(frame, Close)), max_size=12),
+    st.sampled_from([1_000, 65_536, 200_003, 10_000_000]),
+)
+def test_what_is_written_is_read(frames: list[Frame], step_bytes: int) -> None:
+    assert read(written(frames), step_bytes) == [*frames, Close("done")]
+
+
+def test_a_stream_in_single_bytes_is_read() -> None:
+    frames: list[Frame] = [VnodeData("s", 1, SMALL), Flush(7), VnodeData("s", 2, SMALL)]
+    assert read(written(frames), 1) == [*frames, Close("done")]
+
+
+def test_a_stream_cut_short_anywhere_is_refused() -> None:
+    frames: list[Frame] = [VnodeData("s", 1, SMALL), Flush(7), Close("done")]
+    data = written(frames[:2])
+    lengths = set()
+    for size in range(len(data) + 1):
+        for step_bytes in (7, 10_000):
+            try:
+                found = read(data[:size], step_bytes)
+            except RemoteProtocolError as error:
+                assert "ended within a frame" in str(error)  # noqa: PT017
+                continue
+            assert found == frames[: len(found)]
+            lengths.add((size, len(found)))
+    assert [count for _, count in sorted(lengths)] == [0, 1, 2, 3], "whole frames only"
+
+
+def test_frames_before_a_damaged_one_are_read() -> None:
+    data = bytearray(written([Flush(1), VnodeData("s", 1, SMALL), Flush(2)]))
+    data[60] ^= 1  # within the batch
+    reading = read_frames(Memory(bytes(data)))
+    assert next(reading) == [(Flush(1), 0)]
+    with pytest.raises(RemoteProtocolError, match="damaged on the way"):
+        next(reading)
+
+
+def test_small_batches_do_not_keep_what_was_read_with_them() -> None:
+    """A batch that is held for long would hold a chunk of other frames' memory."""
+    data = written([VnodeData("s", 1, SMALL)] * 50)
+    for group in read_frames(Memory(data)):
+        for frame, _ in group:
+            if isinstance(frame, VnodeData):
+                buffers = [b for column in frame.batch.columns for b in column.buffers() if b]
+                parents = {parent.address: parent.size for b in buffers if (parent := b.parent)}
+                assert sum(parents.values()) < 4_096
+
+
+def test_nothing_is_held_back_while_a_frame_waits_for_credit() -> None:
+    """The peer makes room by taking what came before: so that must have been sent."""
+    allowance = Allowance(window_bytes=40_000)
+    allowance.grant(Credit(40_000, 1))
+    pipe, outbox = Memory(), Outbox(WAIT_SECONDS_MAX)
+    arrived = (cost_bytes for group in read_frames(pipe) for _, cost_bytes in group)
+
+    def settle(estimate_bytes: int, cost_bytes: int) -> bool:
+        while not allowance.settle(estimate_bytes, cost_bytes):
+            taken_bytes = next(arrived, 0)
+            assert taken_bytes, "it waits for ever: what would make room was not sent"
+            allowance.grant(Credit(taken_bytes, 0))
+        return True
+
+    batch = pa.record_batch([pa.array(range(2_500))], ["n"])
+    estimate_bytes = 2_000  # far too low: each costs more than half of the window
+    for _ in range(4):
+        assert allowance.reserve(estimate_bytes)
+        outbox.put(VnodeData("s", 0, batch), estimate_bytes)
+    outbox.put(Close("done"))
+    write_frames(pipe, outbox, settle)
+    assert pipe.finished

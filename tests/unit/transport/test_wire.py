@@ -1,0 +1,309 @@
+"""The bytes of frames: as the layout says, to the last bit, and refused when one is not."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.transport import wire
+from penstock.transport.frames import (
+    BODY_BYTES_MAX,
+    FRAME_COST_BYTES,
+    REASON_BYTES_MAX,
+    STAGE_BYTES_MAX,
+    TOKEN_BYTES_MAX,
+    Barrier,
+    Close,
+    Credit,
+    Flush,
+    Flushed,
+    Frame,
+    Hello,
+    VnodeData,
+)
+from penstock.transport.stages import StageDecoders, StageEncoders, cost_of
+from penstock.transport.wire import Header, decode, decode_header, encode, short_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.transport.stages import Piece
+
+BATCH = pa.record_batch([pa.array(["a", None, "ccc"]), pa.array([1, 2, 3])], ["text", "number"])
+LARGE = pa.record_batch([pa.array(range(2_000)), pa.array(["word"] * 2_000)], ["n", "text"])
+
+# Body bytes, tag, zero; check of the header; sum of the body; body; zeros to a multiple of eight.
+GOLDEN: list[tuple[Frame, str]] = [
+    (
+        Hello(0x0001020304050607, 0x0203, b"token", 2**24, version=1),
+        "1d000000 01 00 e60c a59cb51158df985c"
+        "5053544b 0100 0302 0706050403020100 0000000100000000 746f6b656e 000000",
+    ),
+    (
+        Barrier(0x11, 0x22, 0x33),
+        "18000000 03 00 6357 4844924e5e8a2b8e 1100000000000000 2200000000000000 3300000000000000",
+    ),
+    (Flush(0x0102030405060708), "08000000 04 00 592a 9eca585019af8f90 0807060504030201"),
+    (
+        Flushed(0x44, 0x55),
+        "10000000 05 00 7d49 617b9ba79381a012 4400000000000000 5500000000000000",
+    ),
+    (
+        Credit(2**20, 2**10),
+        "10000000 06 00 0b9f a1c42f6765f2d77d 0000100000000000 0004000000000000",
+    ),
+    (Close(), "01000000 07 00 8908 dbec4e07f4df4bc4 00 00000000000000"),
+    (
+        Close("greüße", fault=True),
+        "09000000 07 00 8694 6b5241e4006b0889 01 677265c3bcc39f65 00000000000000",
+    ),
+]
+U16, U64 = st.integers(0, 2**16 - 1), st.integers(0, 2**64 - 1)
+FRAMES: st.SearchStrategy[Frame] = st.one_of(
+    st.builds(Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), U64, U16),
+    st.builds(Barrier, U64, U64, U64),
+    st.builds(Flush, U64),
+    st.builds(Flushed, U64, U64),
+    st.builds(Credit, U64, U64),
+    st.builds(Close, st.text(st.characters(codec="utf-8"), max_size=50), st.booleans()),
+)
+
+
+def joined(pieces: Sequence[Piece]) -> bytes:
+    return b"".join(piece if isinstance(piece, bytes) else piece.to_pybytes() for piece in pieces)
+
+
+def written(frame: Frame) -> bytes:
+    return joined(encode(frame, StageEncoders()).pieces)
+
+
+def read(data: bytes) -> Frame:
+    """One frame, as a carrier reads it."""
+    header = decode_header(data[:16])
+    assert len(data) == header.frame_bytes
+    body = data[16 : 16 + header.body_bytes]
+    return decode(header, pa.py_buffer(body), StageDecoders())[0]
+
+
+def made(tag: int, body: bytes, body_bytes: int | None = None) -> bytes:
+    """A frame whose check and sum are right, whatever it says."""
+    size = len(body) if body_bytes is None else body_bytes
+    head = struct.pack("<IBxxxQ", size, tag, xxhash.xxh3_64_intdigest(body))
+    check = xxhash.xxh3_64_intdigest(head) & 0xFFFF
+    return head[:6] + struct.pack("<H", check) + head[8:] + body + bytes(-size % 8)
+
+
+def header_of(tag: int, body_bytes: int) -> bytes:
+    return made(tag, b"", body_bytes)[:16]
+
+
+@pytest.mark.parametrize(("frame", "text"), GOLDEN)
+def test_the_bytes_are_these_for_ever(frame: Frame, text: str) -> None:
+    data = bytes.fromhex(text)
+    assert written(frame).hex(" ") == data.hex(" ")
+    assert read(data) == frame
+
+
+def test_the_bytes_of_a_batch_are_arrow_s() -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, BATCH.schema) as writer:
+        writer.write_batch(BATCH)
+    batch_bytes = sink.getvalue().to_pybytes().removesuffix(b"\xff\xff\xff\xff\0\0\0\0")
+    # vnode, length of the stage's name, zero, the name, zeros up to a multiple of eight
+    prefix = bytes.fromhex("0201 0500 00000000 6f72646572 000000".replace(" ", ""))
+    data = written(VnodeData("order", 0x0102, BATCH))
+    assert data[4:6] == b"\x02\x00"
+    assert data[16:32] == prefix
+    assert data == made(2, prefix + batch_bytes), "without Arrow's end of stream"
+    frame = read(data)
+    assert isinstance(frame, VnodeData)
+    assert (frame.stage, frame.vnode) == ("order", 0x0102)
+    assert frame.batch.equals(BATCH)
+
+
+@given(FRAMES)
+def test_control_frames_come_back(frame: Frame) -> None:
+    encoded = encode(frame, StageEncoders())
+    assert encoded.cost_bytes == 0
+    data = joined(encoded.pieces)
+    assert encoded.size == len(data)
+    assert len(data) % 8 == 0, "the next frame is aligned"
+    header = decode_header(data[:16])
+    body = pa.py_buffer(data[16 : 16 + header.body_bytes])
+    assert decode(header, body, StageDecoders()) == (frame, 0)
+
+
+STAGE_NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
+
+
+@given(STAGE_NAMES, U16, st.sampled_from([BATCH, BATCH.slice(0, 0), LARGE, LARGE.slice(100)]))
+def test_data_frames_come_back(stage: str, vnode: int, batch: pa.RecordBatch) -> None:
+    encoders, decoders = StageEncoders(), StageDecoders()
+    for number in range(2):
+        encoded = encode(VnodeData(stage, vnode, batch), encoders)
+        data = joined(encoded.pieces)
+        assert encoded.size == len(data)
+        assert len(data) % 8 == 0
+        prefix_bytes = 8 + -(-len(stage.encode()) // 8) * 8
+        assert encoded.cost_bytes == len(data) - 16 - prefix_bytes + FRAME_COST_BYTES
+        if number:
+            batch_bytes = pa.ipc.get_record_batch_size(batch)
+            reserved_bytes = cost_of(batch, batch_bytes, dictionaries=False)
+            assert encoded.cost_bytes == reserved_bytes, "both ends count alike"
+        body = pa.py_buffer(data[16:])
+        frame, cost_bytes = decode(decode_header(data[:16]), body, decoders)
+        assert isinstance(frame, VnodeData)
+        assert (frame.stage, frame.vnode) == (stage, vnode)
+        assert cost_bytes == encoded.cost_bytes, "both ends count alike"
+        assert frame.batch.equals(batch)
+        for column in frame.batch.columns:
+            for buffer in column.buffers():
+                assert not buffer or (buffer.address - body.address) % 8 == 0
+
+
+def test_large_buffers_are_not_copied() -> None:
+    pieces = encode(VnodeData("s", 0, LARGE), StageEncoders()).pieces
+    addresses = [piece.address for piece in pieces if not isinstance(piece, bytes)]
+    expected = [buffer.address for column in LARGE.columns for buffer in column.buffers() if buffer]
+    assert addresses == expected
+    assert len(pieces) <= 2 * len(expected) + 1, "and what is small is joined"
+
+
+@pytest.mark.parametrize("data", [bytes.fromhex(text) for _, text in GOLDEN])
+def test_any_flipped_bit_is_refused(data: bytes) -> None:
+    check_flips(data)
+
+
+def test_any_flipped_bit_of_a_data_frame_is_refused() -> None:
+    check_flips(written(VnodeData("s", 1, BATCH)))
+
+
+def check_flips(data: bytes) -> None:
+    """The zeros behind the body say nothing, and nobody looks at them."""
+    for bit in range(8 * (16 + int.from_bytes(data[:4], "little"))):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(RemoteProtocolError):
+            read(bytes(flipped))
+
+
+def test_a_body_cut_short_is_refused() -> None:
+    """The sum is of the whole."""
+    for frame in (*(frame for frame, _ in GOLDEN), VnodeData("s", 1, BATCH)):
+        data = written(frame)
+        header = decode_header(data[:16])
+        for size in range(header.body_bytes):
+            with pytest.raises(RemoteProtocolError, match="checksum"):
+                decode(header, pa.py_buffer(data[16 : 16 + size]), StageDecoders())
+
+
+@pytest.mark.parametrize(
+    ("tag", "least", "most"),
+    [
+        (1, 24, 24 + TOKEN_BYTES_MAX),
+        (2, 8, BODY_BYTES_MAX),
+        (3, 24, 24),
+        (4, 8, 8),
+        (5, 16, 16),
+        (6, 16, 16),
+        (7, 1, 1 + REASON_BYTES_MAX),
+    ],
+)
+def test_a_length_is_judged_before_anything_is_allocated(tag: int, least: int, most: int) -> None:
+    for size in (least, most):
+        assert decode_header(header_of(tag, size)).body_bytes == size
+    for size in (0, least - 1, most + 1, 2**32 - 1):
+        with pytest.raises(RemoteProtocolError, match=f"has {least} to {most} bytes, not {size}"):
+            decode_header(header_of(tag, size))
+
+
+def test_a_kind_that_is_not_known_is_refused() -> None:
+    for tag in (0, *range(8, 256)):
+        with pytest.raises(RemoteProtocolError, match=f"no frame of kind {tag}"):
+            decode_header(header_of(tag, 8))
+
+
+def test_another_protocol_is_refused_at_once() -> None:
+    for data in (
+        b"GET / HTTP/1.1\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03abcde",
+        bytes(16),
+    ):
+        with pytest.raises(RemoteProtocolError, match="not of Penstock"):
+            decode_header(data[:16])
+
+
+@pytest.mark.parametrize(
+    ("tag", "body", "problem"),
+    [
+        (1, b"HTTP" + bytes(20), "the transport's mark"),
+        (7, b"\x02", r"a fault \(1\) or none \(0\)"),
+        (7, b"\x00\xff", "utf-8"),
+        (7, b"\x00\xed\xa0\x80", "utf-8"),
+        (2, struct.pack("<HHI", 0, 1, 1) + b"s" + bytes(7), "prefix is not valid"),
+        (2, struct.pack("<HHI", 0, 9, 0) + bytes(8), "prefix is not valid"),
+        (2, struct.pack("<HHI", 0, 65_535, 0) + bytes(8), "prefix is not valid"),
+        (2, struct.pack("<HHI", 0, 2, 0) + b"\xff\xff" + bytes(6), "utf-8"),
+        (2, struct.pack("<HHI", 0, 1, 0) + b"s" + bytes(7), "'s': the bytes are not a record"),
+        (2, struct.pack("<HHI", 0, 1, 0) + b"s" + bytes(7) + b"?" * 64, "not a record batch"),
+    ],
+)
+def test_a_body_that_says_what_it_may_not_is_refused(tag: int, body: bytes, problem: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=problem):
+        read(made(tag, body))
+
+
+@pytest.mark.parametrize("stage_bytes", [0, STAGE_BYTES_MAX + 1])
+def test_a_stage_s_name_has_its_length(stage_bytes: int) -> None:
+    batch_bytes = joined(StageEncoders().encode("s", BATCH))
+    name = b"s" * stage_bytes + bytes(-stage_bytes % 8)
+    prefix = struct.pack("<HHI", 0, stage_bytes, 0)
+    with pytest.raises(RemoteProtocolError, match="a stage's name has 1 to 255 bytes"):
+        read(made(2, prefix + name + batch_bytes))
+
+
+def test_a_version_of_another_release_is_read() -> None:
+    """Its Hello is understood, so that the peer can be told why it is not wanted."""
+    hello = Hello(1, 0, b"token", version=65_535)
+    assert read(written(hello)) == hello
+
+
+def test_a_frame_that_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = VnodeData("s", 0, BATCH)
+    body_bytes = encode(frame, StageEncoders()).size - 16
+    monkeypatch.setattr(wire, "BODY_BYTES_MAX", body_bytes)
+    assert encode(frame, StageEncoders()).size == 16 + body_bytes
+    monkeypatch.setattr(wire, "BODY_BYTES_MAX", body_bytes - 1)
+    with pytest.raises(LocalProtocolError, match="its schema or its dictionaries are too large"):
+        encode(frame, StageEncoders())
+
+
+@given(st.text(st.characters(codec="utf-8")), st.integers(0, 4))
+def test_a_reason_is_cut_between_characters(end: str, short: int) -> None:
+    reason = "r" * (REASON_BYTES_MAX - short) + end
+    cut = short_reason(reason).decode()
+    assert reason.startswith(cut)
+    assert len(cut.encode()) <= REASON_BYTES_MAX
+    rest = reason[len(cut) : len(cut) + 1]
+    assert not rest or len((cut + rest).encode()) > REASON_BYTES_MAX, "as much as fits is kept"
+    assert read(written(Close(reason))) == Close(cut)
+
+
+def test_a_reason_that_is_not_text_is_sent_all_the_same() -> None:
+    """A path in an error of the system may hold bytes that are no text."""
+    frame = read(written(Close("no such file: \udcff", fault=True)))
+    assert isinstance(frame, Close)
+    assert frame.reason.startswith("no such file: ")
+
+
+def test_a_header_is_what_it_says() -> None:
+    header = decode_header(made(7, b"\0")[:16])
+    assert header == Header(7, 1, xxhash.xxh3_64_intdigest(b"\0"))
+    assert header.frame_bytes == 24
