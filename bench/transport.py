@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.flight as flight
+from pyarrow import flight
 
 from bench.report import Line, compare
 from bench.transport_servers import (
@@ -65,7 +65,7 @@ def run() -> Iterator[Line]:
         ("_tls", ClusterSecurity.create("bench")),
     ):
         client, server = (cluster.member_security(member) for member in (CLIENT, SERVER))
-        for carrier, peer in (("tcp", socket_call),):
+        for carrier, peer in (("tcp", socket_call), ("grpc", flight_call)):
             with contextlib.ExitStack() as stack:
                 ours_of = ours_call(stack, client, server, carrier)
                 peer_of = peer(stack, client, server)
@@ -73,7 +73,7 @@ def run() -> Iterator[Line]:
                     batch = batch_of(size)
                     name = f"transport.{carrier}{label}.{size // 1024}_KiB"
                     yield compare(name, ours_of(batch), peer_of(batch), CALL_BYTES, "B/s")
-    for carrier in ("tcp",):
+    for carrier in ("tcp", "grpc"):
         yield push(carrier)
 
 
@@ -134,7 +134,7 @@ def socket_call(
     def of(batch: pa.RecordBatch) -> Callable[[], object]:
         encoders = StageEncoders()
         encode(VnodeData("bench", 0, batch), encoders)  # with the schema; later frames are without
-        message = b"".join(encode(VnodeData("bench", 0, batch), encoders).pieces)
+        message = b"".join(encode(VnodeData("bench", 0, batch), encoders).sealed())
         return lambda: move(message, CALL_BYTES // batch.nbytes)
 
     return of

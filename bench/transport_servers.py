@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.flight as flight
+from pyarrow import flight
 
 from penstock.cluster.keyvalue import MemoryKeyValue
 from penstock.transport import Flush, Flushed, Receiver, VnodeData

@@ -68,6 +68,11 @@ over_plain_bytes = pytest.mark.parametrize(
 )
 
 
+without_tls = pytest.mark.parametrize(
+    "fabric", [kind for kind in KINDS if not kind.tls], ids=str, indirect=True
+)
+
+
 @functools.cache
 def cluster_of(kind: Kind) -> ClusterSecurity:
     return ClusterSecurity.create("conformance") if kind.tls else ClusterSecurity.insecure()

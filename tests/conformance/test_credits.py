@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -70,7 +71,8 @@ def test_a_sender_never_exceeds_what_was_granted(fabric: Fabric, seed: int) -> N
             sender.send(RECEIVING, message, WAIT_SECONDS_MAX)
 
     sending = Background(send_all, "sending under a raw receiver's credits")
-    free_bytes, held_bytes, heard = window_bytes, 0, []
+    free_bytes, held_bytes = window_bytes, 0
+    heard: list[int] = []
     while len(heard) < len(sizes):
         frame, cost_bytes = peer.hear() or pytest.fail("the stream ended")
         if isinstance(frame, Credit):
@@ -159,7 +161,7 @@ def test_a_send_that_times_out_sent_nothing(fabric: Fabric) -> None:
     count = fill(sender)
     assert count > 8
     for _ in range(3):
-        with pytest.raises(SendTimeoutError, match="no credit in 0.01 s"):
+        with pytest.raises(SendTimeoutError, match=r"no credit in 0\.01 s"):
             sender.send(RECEIVING, numbered(99, pad_bytes=4000), 0.01)
     assert numbers(take(receiver, count)) == list(range(count))
     sender.send(RECEIVING, numbered(count, pad_bytes=4000), WAIT_SECONDS_MAX)
@@ -326,13 +328,12 @@ def test_credit_never_comes_before_the_answer_to_hello(
     count = fill(old)
     old.close()
     arrived(receiver, count + 1)
-    hello = Desk.hello.fget
-    assert hello is not None
+    hello: Any = Desk.hello
     taken: list[Received] = []
 
     def taking(desk: Desk) -> Hello:
         taken.extend(receiver.drain())
-        return hello(desk)  # type: ignore[no-any-return]
+        return cast("Hello", hello.fget(desk))
 
     monkeypatch.setattr(Desk, "hello", property(taking))
     new = fabric.sender()
@@ -363,7 +364,7 @@ def test_threads_share_the_credit(fabric: Fabric) -> None:
             message = numbered(number, stage=f"stage-{thread}", pad_bytes=2000 * thread)
             sender.send(RECEIVING, message, WAIT_SECONDS_MAX)
 
-    sending = [Background(lambda thread=thread: send_all(thread)) for thread in range(6)]  # type: ignore[misc]
+    sending = [Background(partial(send_all, thread)) for thread in range(6)]
     taken = take(receiver, 240)
     for each in sending:
         each.result()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -83,27 +83,24 @@ def test_nothing_is_returned_after_a_timeout_or_an_interrupt(fabric: Fabric) -> 
 
 def test_a_signal_in_the_wait_loses_nothing(fabric: Fabric) -> None:
     receiver, sender = fabric.receiver(), fabric.sender()
-    assert threading.current_thread() is threading.main_thread()
+    main = threading.main_thread()
+    assert threading.current_thread() is main
     taken: list[Received] = []
+
+    def interrupt_and_send(number: int) -> None:
+        eventually(lambda: _somebody_waits(receiver), "that the main thread waits")
+        assert main.ident is not None
+        signal.pthread_kill(main.ident, signal.SIGINT)
+        sender.send(RECEIVING, numbered(number))  # comes just as the wait is cut short
+
     for number in range(20):
-        sent = Background(lambda: _interrupt_then_send(receiver, sender.send, number))  # noqa: B023
+        sending = Background(partial(interrupt_and_send, number))
         with pytest.raises(KeyboardInterrupt):
-            taken += take(receiver)
-            pytest.fail("a frame came before the signal")
-        sent.result()
-        if number % 3:  # sometimes one stays for the next round, which then need not wait
-            taken += take(receiver)
-            continue
-        arrived(receiver, 1)
-        taken += receiver.drain()
+            receiver.receive(WAIT_SECONDS_MAX)
+        taken += take(receiver)
+        sending.result()
     assert numbers(taken) == list(range(20))
-
-
-def _interrupt_then_send(receiver: Receiver, send: object, number: int) -> None:
-    assert callable(send)
-    eventually(lambda: _somebody_waits(receiver), "that the main thread waits")
-    os.kill(os.getpid(), signal.SIGINT)
-    send(RECEIVING, numbered(number))
+    assert receiver.drain() == []
 
 
 def test_drains_take_what_they_name_and_leave_the_rest(fabric: Fabric) -> None:

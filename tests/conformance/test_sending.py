@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -66,7 +67,7 @@ def test_threads_that_send_at_once_share_one_connection(
         together.wait(WAIT_SECONDS_MAX)
         sender.send(RECEIVING, numbered(number))
 
-    for each in [Background(lambda number=number: send(number)) for number in range(8)]:  # type: ignore[misc]
+    for each in [Background(partial(send, number)) for number in range(8)]:
         each.result()
     assert sorted(numbers(take(receiver, 8))) == list(range(8))
     assert len(dialled) == 1

@@ -56,7 +56,9 @@ def take(receiver: Receiver, count: int = 1) -> list[Received]:
         received = receiver.receive(WAIT_SECONDS_MAX)
         if received is None:
             last = taken[-1].frame if taken else None
-            pytest.fail(f"waited in vain for frame {len(taken) + 1} of {count}; the last was {last}")
+            pytest.fail(
+                f"waited in vain for frame {len(taken) + 1} of {count}; the last was {last}"
+            )
         taken.append(received)
     return taken
 

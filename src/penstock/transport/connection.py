@@ -15,6 +15,8 @@ from penstock.errors import PeerUnavailableError, PenstockError, RemoteProtocolE
 from penstock.transport.carriers import carrier_of
 from penstock.transport.credit import Allowance
 from penstock.transport.frames import (
+    BATCH_BYTES_MAX,
+    FRAME_COST_BYTES,
     PROTOCOL_VERSION,
     Barrier,
     Close,
@@ -27,7 +29,12 @@ from penstock.transport.frames import (
     Origin,
     VnodeData,
 )
-from penstock.transport.stages import SchemaChangedError, Schemas, cost_of
+from penstock.transport.stages import (
+    OutboundStage,
+    OutboundStages,
+    SchemaChangedError,
+    halves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +68,9 @@ class Connection:
         self._on_lost = on_lost
         self._changed = threading.Condition()  # reentrant: the local carrier answers in the call
         self._allowance = Allowance()
-        self._schemas = Schemas()
+        self._stages = OutboundStages()
+        self._caution = 1.0
+        """By how much guesses of sizes were too low at most."""
         self._flushing: set[int] = set()
         self._greeted = False
         self._over: str | None = None
@@ -102,34 +111,40 @@ class Connection:
         with self._changed:
             return self._allowance.free_bytes
 
-    def send(
-        self, message: Message, batch_bytes: int = 0, timeout_seconds: float | None = None
-    ) -> None:
-        """Queues a message, once there is credit for it. `batch_bytes`: of its batch, encoded."""
-        link = self._link
-        if link is None:
-            raise PeerUnavailableError(f"member {self.peer}: the connection is not open")
+    def send(self, message: Message, timeout_seconds: float | None = None) -> None:
+        """Queues a message, once there is credit for it. A batch too large for a frame is cut."""
+        cost_bytes = 0
+        if isinstance(message, VnodeData):
+            size = self._stage(message).size(message.batch, self._caution)
+            if size > BATCH_BYTES_MAX:
+                for part in halves(message):
+                    self.send(part, timeout_seconds)
+                    timeout_seconds = None  # half a message is worse than a late one
+                return
+            cost_bytes = size + FRAME_COST_BYTES
+        self._queue(message, cost_bytes, timeout_seconds)
+
+    def _queue(self, message: Message, cost_bytes: int, timeout_seconds: float | None) -> None:
         with self._changed:
-            cost_bytes = 0
-            if isinstance(message, VnodeData):
-                cost_bytes = self._cost(message, batch_bytes, link)
             in_time = (self._over is None and self._reserve(cost_bytes)) or self._changed.wait_for(
                 lambda: self._over is not None or self._reserve(cost_bytes), timeout_seconds
             )
-            if self._over is not None:
-                raise PeerUnavailableError(f"member {self.peer}: {self._over}")
+            if self._over is not None or self._link is None:
+                raise PeerUnavailableError(f"member {self.peer}: {self._over or 'not open'}")
             if not in_time:
                 raise SendTimeoutError(
                     f"member {self.peer} granted no credit in {timeout_seconds:g} s"
                 )
             if isinstance(message, Flush):
                 self._flushing.add(message.cycle)
-            link.offer(message, cost_bytes)
+            self._link.offer(message, cost_bytes)
 
     def settle(self, estimate_bytes: int, cost_bytes: int) -> bool:
         """By the encoder, which knows what a frame really costs. Waits in the rare case that the
         estimate was too low and the window is full. False: the connection is gone."""
         with self._changed:
+            if cost_bytes > estimate_bytes:
+                self._caution *= cost_bytes / estimate_bytes
             crowded = self._allowance.crowded
             if self._gone or not self._allowance.settle(estimate_bytes, cost_bytes):
                 self._changed.wait_for(
@@ -191,17 +206,20 @@ class Connection:
             return self._allowance.reserve(cost_bytes)
         return self._allowance.spend_control()
 
-    def _cost(self, message: VnodeData, batch_bytes: int, link: Link) -> int:
-        try:
-            dictionaries = self._schemas.check(message.stage, message.batch.schema)
-            return cost_of(message.batch, batch_bytes, dictionaries=dictionaries)
-        except SchemaChangedError as error:
-            # What was queued before is good and still goes; nothing comes after.
-            self._over = str(error)
-            self._changed.notify_all()
-            link.offer(Close(str(error), fault=True))
-            self._on_lost(self.peer, str(error))
-            raise
+    def _stage(self, message: VnodeData) -> OutboundStage:
+        with self._changed:
+            try:
+                return self._stages.check(message.stage, message.batch.schema)
+            except SchemaChangedError as error:
+                # What was queued before is good and still goes; nothing comes after.
+                first = self._over is None
+                self._over = self._over or str(error)
+                self._changed.notify_all()
+                if self._link is not None:
+                    self._link.offer(Close(str(error), fault=True))
+                if first:
+                    self._on_lost(self.peer, str(error))
+                raise
 
     def _greet(self, hello: Hello, proven_member: int | None) -> None:
         if hello.version != PROTOCOL_VERSION:

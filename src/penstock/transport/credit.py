@@ -20,7 +20,8 @@ from penstock.errors import ConfigurationError, RemoteProtocolError
 from penstock.transport.frames import Credit
 
 WINDOW_BYTES_MIN: Final = 16 * 1024
-QUEUED_BYTES_MAX: Final = 4 * 1024 * 1024
+QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
+QUEUED_FRAMES_MAX: Final = 16
 """Data that is queued and not yet encoded. More would only keep the caller and the encoder, which
 share an interpreter, from taking turns."""
 CONTROL_FRAMES_MAX: Final = 1024
@@ -44,6 +45,7 @@ class Allowance:
     data_bytes: int = 0
     control_frames: int = 0
     reserved_bytes: int = 0
+    reserved_frames: int = 0
     crowded: bool = False
     """Enough is queued; the encoder has to get through half of it first."""
 
@@ -62,7 +64,10 @@ class Allowance:
         if self.crowded or self.reserved_bytes + charged > self.data_bytes:
             return False
         self.reserved_bytes += charged
-        self.crowded = self.reserved_bytes >= QUEUED_BYTES_MAX
+        self.reserved_frames += 1
+        self.crowded = (
+            self.reserved_bytes >= QUEUED_BYTES_MAX or self.reserved_frames >= QUEUED_FRAMES_MAX
+        )
         return True
 
     def settle(self, estimate_bytes: int, cost_bytes: int) -> bool:
@@ -71,8 +76,12 @@ class Allowance:
         if charged > self.data_bytes:
             return False
         self.reserved_bytes -= charge(estimate_bytes, self.window_bytes)
+        self.reserved_frames -= 1
         self.data_bytes -= charged
-        self.crowded = self.crowded and self.reserved_bytes > QUEUED_BYTES_MAX // 2
+        self.crowded = self.crowded and (
+            self.reserved_bytes > QUEUED_BYTES_MAX // 2
+            or self.reserved_frames > QUEUED_FRAMES_MAX // 2
+        )
         return True
 
     def spend_control(self) -> bool:

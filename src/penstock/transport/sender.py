@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import LocalProtocolError
 from penstock.transport.connection import Connection
 from penstock.transport.discovery import look_up
-from penstock.transport.frames import Flushed, Origin, VnodeData
-from penstock.transport.stages import cut
+from penstock.transport.frames import Flushed, Origin
 from penstock.transport.timing import Timing
 
 if TYPE_CHECKING:
@@ -73,13 +72,7 @@ class Sender:
         SendTimeoutError, if its consumer makes no room in time (nothing is sent);
         SchemaChangedError, if the stage had another schema (the stream to this member ends).
         """
-        connection = self._connection(member)
-        if isinstance(message, VnodeData):
-            for part, batch_bytes in cut(message):
-                connection.send(part, batch_bytes, timeout_seconds)
-                timeout_seconds = None  # half a message is worse than a late one
-        else:
-            connection.send(message, 0, timeout_seconds)
+        self._connection(member).send(message, timeout_seconds)
 
     def fan_out(self, members: Iterable[int], barrier: Barrier) -> None:
         """Sends a barrier to the members in their order. The first failure ends it: the members

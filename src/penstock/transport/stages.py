@@ -15,17 +15,17 @@ import pyarrow as pa
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.transport.frames import (
     BATCH_BYTES_MAX,
-    FRAME_COST_BYTES,
     STAGE_BYTES_MAX,
     STAGES_MAX,
     VnodeData,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     Piece = bytes | pa.Buffer
 
+
+GUESS_BYTES_MAX: Final = 1024 * 1024
+"""Larger batches are worth an exact answer."""
 
 _NOTHING: Final = pa.py_buffer(b"")
 _PREFIX_BYTES: Final = 8
@@ -37,61 +37,71 @@ class SchemaChangedError(LocalProtocolError):
     name for batches of another shape. The stream to this peer was ended; others go on."""
 
 
-def cost_of(batch: pa.RecordBatch, batch_bytes: int, *, dictionaries: bool) -> int:
-    """What a batch costs in credit: exact for a stage's later frames without dictionaries, and
-    else an estimate."""
-    cost = batch_bytes + FRAME_COST_BYTES
-    if dictionaries:
-        cost += sum(
-            cast("pa.DictionaryArray[Any, Any]", column).dictionary.nbytes
-            for column in batch.columns
-            if pa.types.is_dictionary(column.type)
-        )
-    return cost
-
-
-def cut(message: VnodeData) -> Iterator[tuple[VnodeData, int]]:
-    """The message in parts that fit a frame, in order, with the bytes of each when encoded. Usually
-    it is one."""
-    batch = message.batch
-    size = pa.ipc.get_record_batch_size(batch)
-    if size <= BATCH_BYTES_MAX:
-        yield message, size
-        return
-    if batch.num_rows <= 1:
+def halves(message: VnodeData) -> tuple[VnodeData, VnodeData]:
+    """A message that is too large for a frame, by rows."""
+    rows = message.batch.num_rows
+    if rows <= 1:
         raise ConfigurationError(
-            f"one row has {size:,} bytes; the transport carries rows of at most "
-            f"{BATCH_BYTES_MAX:,}. Store large values elsewhere, and their addresses in the row"
+            f"one row has {pa.ipc.get_record_batch_size(message.batch):,} bytes; the transport "
+            f"carries rows of at most {BATCH_BYTES_MAX:,}. Store large values elsewhere, and their "
+            "addresses in the row"
         )
-    half = batch.num_rows // 2
-    for part in (batch.slice(0, half), batch.slice(half)):
-        yield from cut(VnodeData(message.stage, message.vnode, part))
+    parts = message.batch.slice(0, rows // 2), message.batch.slice(rows // 2)
+    first, second = (VnodeData(message.stage, message.vnode, part) for part in parts)
+    return first, second
 
 
-class Schemas:
-    """The schema of every stage of one connection: the sender's check before it queues a batch."""
+class OutboundStage:
+    """What a sender knows of a stage before it encodes: its schema, and how large its rows are."""
+
+    __slots__ = ("_dictionaries", "_row_bytes", "schema")
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._dictionaries = has_dictionaries(schema)
+        self._row_bytes: float | None = None
+
+    def size(self, batch: pa.RecordBatch, caution: float) -> int:
+        """Of the batch, encoded. Exact for large batches. For small ones it is guessed from the
+        rows before, times `caution`: to ask Arrow would cost more than to be wrong now and then,
+        since that makes threads of an interpreter change places."""
+        if self._row_bytes is not None:
+            guess = int(batch.num_rows * self._row_bytes * caution)
+            if guess <= GUESS_BYTES_MAX:
+                return guess
+        size = pa.ipc.get_record_batch_size(batch)
+        if self._dictionaries:
+            size += sum(
+                cast("pa.DictionaryArray[Any, Any]", column).dictionary.nbytes
+                for column in batch.columns
+                if pa.types.is_dictionary(column.type)
+            )
+        elif batch.num_rows:
+            self._row_bytes = size / batch.num_rows
+        return size
+
+
+class OutboundStages:
+    """All stages of one connection, with the check that a sender makes before it queues a batch."""
 
     def __init__(self) -> None:
-        self._schemas: dict[str, pa.Schema] = {}
-        self._with_dictionaries: set[str] = set()
+        self._stages: dict[str, OutboundStage] = {}
 
-    def check(self, stage: str, schema: pa.Schema) -> bool:
-        """Whether the stage's batches have dictionaries."""
-        known = self._schemas.get(stage)
+    def check(self, stage: str, schema: pa.Schema) -> OutboundStage:
+        known = self._stages.get(stage)
         if known is None:
             _check_name(stage)
-            if len(self._schemas) == STAGES_MAX:
+            if len(self._stages) == STAGES_MAX:
                 raise LocalProtocolError(
                     f"a connection has at most {STAGES_MAX} stages; {stage!r} is one more"
                 )
-            self._schemas[stage] = schema
-            if has_dictionaries(schema):
-                self._with_dictionaries.add(stage)
-        elif known is not schema and not known.equals(schema, check_metadata=True):
+            known = self._stages[stage] = OutboundStage(schema)
+        elif known.schema is not schema and not known.schema.equals(schema, check_metadata=True):
             raise SchemaChangedError(
-                f"stage {stage!r} changed its schema from ({_short(known)}) to ({_short(schema)})"
+                f"stage {stage!r} changed its schema from ({_short(known.schema)}) to "
+                f"({_short(schema)})"
             )
-        return stage in self._with_dictionaries
+        return known
 
 
 class StageEncoders:

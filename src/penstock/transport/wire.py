@@ -1,8 +1,9 @@
 """Frames as bytes on TCP. docs/format.md has the layout; this is its only code.
 
-A frame is a 16-byte header and a body, filled up to a multiple of eight bytes, so that a batch in
-it is aligned wherever it is read. The header has a check of its own, so that a damaged length
-is known before anything is allocated or waited for; the body has a checksum.
+A frame is a header of 8 bytes, a body filled up to a multiple of eight, so that a batch in it is
+aligned wherever it is read, and a trailer of 8. The header has a check of its own, so that a
+damaged length is known before anything is allocated or waited for. The trailer is the checksum of
+what lies between: at the end, so that it can be taken while that comes in.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
     from penstock.transport.stages import Piece, StageDecoders, StageEncoders
 
-HEADER: Final = struct.Struct("<IBBQH")
-"""Body bytes, tag, zero, checksum of the body, and a check of all that."""
+HEADER: Final = struct.Struct("<IBBH")
+"""Body bytes, tag, zero, and a check of all that."""
+TRAILER: Final = struct.Struct("<Q")
 _CHECKED_BYTES: Final = HEADER.size - 2
 
 MAGIC: Final = b"PSTK"
@@ -69,20 +71,33 @@ _JOINED_BYTES_MAX: Final = 2048
 
 class Encoded(NamedTuple):
     pieces: list[Piece]
+    """Header and body. The first piece begins with the header."""
     size: int
+    """Of the whole frame."""
     cost_bytes: int
     """What a data frame takes of its credit; zero for all others."""
+
+    def sealed(self) -> list[Piece]:
+        """All of the frame."""
+        digest = xxhash.xxh3_64()
+        digest.update(memoryview(self.pieces[0])[HEADER.size :])
+        for piece in self.pieces[1:]:
+            digest.update(piece)
+        return [*self.pieces, trailer(digest)]
 
 
 class Header(NamedTuple):
     tag: int
     body_bytes: int
-    body_sum: int
+
+    @property
+    def end(self) -> int:
+        """Where the trailer begins."""
+        return HEADER.size + self.body_bytes + -self.body_bytes % 8
 
     @property
     def frame_bytes(self) -> int:
-        """All of the frame, with the zeros that fill it up to a multiple of eight."""
-        return HEADER.size + self.body_bytes + -self.body_bytes % 8
+        return self.end + TRAILER.size
 
 
 def encode(frame: Frame, encoders: StageEncoders) -> Encoded:
@@ -109,7 +124,7 @@ def encode(frame: Frame, encoders: StageEncoders) -> Encoded:
 
 def decode_header(data: bytes | memoryview) -> Header:
     """Reads a header. Whatever it says afterwards, it was written so, and its length is allowed."""
-    body_bytes, tag, zero, body_sum, check = HEADER.unpack(data)
+    body_bytes, tag, zero, check = HEADER.unpack(data)
     if check != _header_check(data[:_CHECKED_BYTES]) or zero:
         raise RemoteProtocolError("the bytes are not a frame's header: damaged, or not of Penstock")
     allowed = _BODY_BYTES_RANGE.get(tag)
@@ -119,13 +134,21 @@ def decode_header(data: bytes | memoryview) -> Header:
         raise RemoteProtocolError(
             f"a frame of kind {tag} has {allowed[0]} to {allowed[1]} bytes, not {body_bytes}"
         )
-    return Header(tag, body_bytes, body_sum)
+    return Header(tag, body_bytes)
+
+
+def trailer(digest: xxhash.xxh3_64) -> bytes:
+    return TRAILER.pack(digest.intdigest())
+
+
+def check_trailer(found: memoryview, body_sum: int) -> None:
+    if TRAILER.unpack(found)[0] != body_sum:
+        raise RemoteProtocolError("a frame's body fails its checksum: damaged on the way")
 
 
 def decode(header: Header, body: pa.Buffer, decoders: StageDecoders) -> tuple[Frame, int]:
-    """The frame, and what it takes of its credit. Its batch points into the body."""
-    if xxhash.xxh3_64_intdigest(body) != header.body_sum:
-        raise RemoteProtocolError("a frame's body fails its checksum: damaged on the way")
+    """The frame, and what it takes of its credit, from a body whose checksum holds. Its batch
+    points into the body."""
     if header.tag == _TAG_DATA:
         return _decode_data(body, decoders)
     try:
@@ -155,16 +178,10 @@ def _encode_data(frame: VnodeData, encoders: StageEncoders) -> Encoded:
             f"stage {frame.stage!r}: a frame of {body_bytes:,} bytes is above the limit of "
             f"{BODY_BYTES_MAX:,}; its schema or its dictionaries are too large"
         )
-    pieces = _joined([prefix, *batch_pieces])
-    digest = xxhash.xxh3_64()
-    for piece in pieces:
-        digest.update(piece)
-    header = _pack_header(_TAG_DATA, body_bytes, digest.intdigest())
-    if isinstance(pieces[0], bytes):
-        pieces[0] = header + pieces[0]
-    else:
-        pieces.insert(0, header)
-    return Encoded(pieces, HEADER.size + body_bytes, batch_bytes + FRAME_COST_BYTES)
+    # Both the prefix and what Arrow writes are multiples of eight: there is nothing to fill up.
+    pieces = _joined([_pack_header(_TAG_DATA, body_bytes), prefix, *batch_pieces])
+    size = HEADER.size + body_bytes + TRAILER.size
+    return Encoded(pieces, size, batch_bytes + FRAME_COST_BYTES)
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
@@ -184,13 +201,12 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
 
 
 def _encode_control(tag: int, body: bytes) -> Encoded:
-    header = _pack_header(tag, len(body), xxhash.xxh3_64_intdigest(body))
-    piece = header + body + bytes(-len(body) % 8)
-    return Encoded([piece], len(piece), 0)
+    piece = _pack_header(tag, len(body)) + body + bytes(-len(body) % 8)
+    return Encoded([piece], len(piece) + TRAILER.size, 0)
 
 
-def _pack_header(tag: int, body_bytes: int, body_sum: int) -> bytes:
-    checked = HEADER.pack(body_bytes, tag, 0, body_sum, 0)[:_CHECKED_BYTES]
+def _pack_header(tag: int, body_bytes: int) -> bytes:
+    checked = HEADER.pack(body_bytes, tag, 0, 0)[:_CHECKED_BYTES]
     return checked + _header_check(checked).to_bytes(2, "little")
 
 

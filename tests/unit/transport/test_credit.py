@@ -18,6 +18,7 @@ from penstock.errors import ConfigurationError, RemoteProtocolError
 from penstock.transport.credit import (
     CONTROL_FRAMES_MAX,
     QUEUED_BYTES_MAX,
+    QUEUED_FRAMES_MAX,
     WINDOW_BYTES_MIN,
     Allowance,
     Window,
@@ -292,3 +293,14 @@ def test_a_caller_that_is_far_ahead_waits_until_half_is_encoded() -> None:
         assert not allowance.reserve(1)
     assert allowance.settle(eighth, eighth)
     assert allowance.reserve(1)
+
+
+def test_a_caller_with_many_small_frames_waits_too() -> None:
+    allowance = Allowance(window_bytes=40_000)
+    allowance.grant(Credit(40_000, 1))
+    for _ in range(QUEUED_FRAMES_MAX):
+        assert allowance.reserve(10)
+    while allowance.reserved_frames > QUEUED_FRAMES_MAX // 2:
+        assert not allowance.reserve(10)
+        assert allowance.settle(10, 10)
+    assert allowance.reserve(10)

@@ -67,20 +67,6 @@ def test_a_token_has_a_limit_and_is_not_shown() -> None:
         Hello(1, 0, longest + b"!")
 
 
-def test_a_stage_s_name_is_measured_in_bytes() -> None:
-    for stage in ("s" * STAGE_BYTES_MAX, "ü" * (STAGE_BYTES_MAX // 2)):
-        assert VnodeData(stage, 0, BATCH).stage == stage
-    for stage in ("", "s" * (STAGE_BYTES_MAX + 1), "ü" * (STAGE_BYTES_MAX // 2 + 1)):
-        with pytest.raises(LocalProtocolError, match=f"has {len(stage.encode())}"):
-            VnodeData(stage, 0, BATCH)
-
-
-def test_a_stage_s_name_can_be_written() -> None:
-    """Half of a surrogate pair is text in Python and nowhere else."""
-    with pytest.raises(LocalProtocolError):
-        VnodeData("\ud800", 0, BATCH)
-
-
 def test_frames_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         Flush(1).cycle = 2  # type: ignore[misc]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -245,7 +246,7 @@ def finished(future: Future[Received | None], wake: Callable[[], None]) -> Recei
 
 
 def test_a_taker_waits_and_wakes(inbox: Inbox) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, closing(inbox):
         taking = pool.submit(inbox.take)
         inbox.put(Origin(1), 4, [(Flush(1), 0)])
         assert taking.result(WAIT_SECONDS_MAX) == Received(Origin(1), 4, 1, Flush(1), 0)
@@ -261,7 +262,7 @@ def test_a_taker_waits_and_wakes(inbox: Inbox) -> None:
 
 
 def test_an_interrupt_wakes_everybody_and_is_over(inbox: Inbox) -> None:
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(3) as pool, closing(inbox):
         for taking in [pool.submit(inbox.take) for _ in range(3)]:
             assert finished(taking, inbox.interrupt) is None
         taking = pool.submit(inbox.take, WAIT_SECONDS_MAX)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.transport import stages
-from penstock.transport.frames import FRAME_COST_BYTES, STAGES_MAX, VnodeData
+from penstock.transport.frames import FRAME_COST_BYTES, STAGE_BYTES_MAX, STAGES_MAX, VnodeData
 from penstock.transport.stages import (
     SchemaChangedError,
     Schemas,
@@ -360,6 +360,22 @@ def test_a_stage_keeps_its_schema() -> None:
     with pytest.raises(SchemaChangedError) as caught:
         schemas.check("s", wide)
     assert len(str(caught.value)) < 500
+
+
+def test_a_stage_s_name_is_measured_in_bytes() -> None:
+    (frame,) = encoded([BATCH])
+    for stage in ("s" * STAGE_BYTES_MAX, "ü" * (STAGE_BYTES_MAX // 2)):
+        Schemas().check(stage, BATCH.schema)
+        assert StageDecoders().decode(stage, pa.py_buffer(frame)).equals(BATCH)
+    for stage in ("", "s" * (STAGE_BYTES_MAX + 1), "ü" * (STAGE_BYTES_MAX // 2 + 1)):
+        with pytest.raises(LocalProtocolError, match=f"has {len(stage.encode())}"):
+            Schemas().check(stage, BATCH.schema)
+
+
+def test_a_stage_s_name_can_be_written() -> None:
+    """Half of a surrogate pair is text in Python and nowhere else."""
+    with pytest.raises(LocalProtocolError):
+        Schemas().check("\ud800", BATCH.schema)
 
 
 def test_stages_have_a_limit_at_both_ends() -> None:

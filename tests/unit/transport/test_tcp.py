@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 WAIT_SECONDS_MAX = 30.0
 """How long a test waits for what must come: it is reached only by a failure."""
 SMALL = pa.record_batch([pa.array(["a", None, "ccc"]), pa.array([1, 2, 3])], ["text", "number"])
-LARGE = pa.record_batch([pa.array(range(40_000)), pa.array(["word"] * 40_000)], ["n", "text"])
+SIZED = {rows: pa.record_batch([pa.array(range(rows))], ["n"]) for rows in (9_000, 30_000, 300_000)}
+"""About 72 KB, 240 KB and 2.4 MB: below and above what is read at a time, and what has memory of
+its own."""
 
 
 class Memory:
@@ -83,7 +85,9 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(
         VnodeData, st.sampled_from(["s", "a longer name"]), st.integers(0, 9), st.just(SMALL)
     ),
-    st.builds(VnodeData, st.just("large"), st.integers(0, 9), st.just(LARGE)),
+    st.builds(
+        VnodeData, st.just("sized"), st.integers(0, 9), st.sampled_from(list(SIZED.values()))
+    ),
     st.builds(Barrier, st.integers(0, 9), st.integers(0, 9)),
     st.builds(Flush, st.integers(0, 9)),
     st.builds(Close, st.text(st.characters(codec="ascii"), max_size=9)),

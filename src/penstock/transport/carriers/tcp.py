@@ -9,21 +9,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.transport.carriers import CLOSE_SECONDS_MAX
+from penstock.transport.carriers.framing import read_frames, write_frames
 from penstock.transport.carriers.pipes import Pipe, PlainPipe, TlsPipe
 from penstock.transport.certificates import member_name
 from penstock.transport.discovery import Address
 from penstock.transport.frames import Close, Frame
 from penstock.transport.outbox import Outbox
-from penstock.transport.stages import StageDecoders, StageEncoders
 from penstock.transport.tls import PeerRefusedError, client_context, peer_member, server_context
-from penstock.transport.wire import HEADER, Encoded, decode, decode_header, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from penstock.transport.carriers import OpenStream
     from penstock.transport.connection import Connection
@@ -32,12 +29,6 @@ if TYPE_CHECKING:
 
 UNPROVEN_MAX: Final = 64
 """Connections that have not yet said who they are. More than there are members in most clusters."""
-CHUNK_BYTES: Final = 512 * 1024
-"""Read at a time, as far as there is so much: many small frames by one call."""
-LARGE_BYTES: Final = 192 * 1024
-"""A frame above this is read into a buffer of its own, so that little of it is copied."""
-_GATHERED_BYTES: Final = 256 * 1024
-"""Small frames that wait together are written together, up to about this much."""
 
 _LOG: Final = logging.getLogger("penstock.transport")
 
@@ -46,9 +37,7 @@ def listen(
     host: str, port: int, security: Security, timing: Timing, open_stream: OpenStream
 ) -> TcpListener:
     if security.credentials is not None:
-        server_context(
-            security.credentials
-        )  # a bad certificate is said here, not to the first peer
+        security.credentials.load()  # a bad certificate is said here, not to the first peer
     return TcpListener(host, port, security, timing, open_stream)
 
 
@@ -276,78 +265,6 @@ class _Served:
             write_frames(pipe, self._outbox, lambda _estimate_bytes, _cost_bytes: True)
         except OSError:
             pipe.cut()  # the reader tells why
-
-
-def write_frames(pipe: Pipe, outbox: Outbox, settle: Callable[[int, int], bool]) -> None:
-    """Encodes and writes what is put into the outbox, until that is closed."""
-    encoders = StageEncoders()
-    while frames := outbox.take():
-        gathered: list[Encoded] = []
-        size = 0
-        for outgoing in frames:
-            encoded = encode(outgoing.frame, encoders)
-            if encoded.cost_bytes and not settle(outgoing.estimate_bytes, encoded.cost_bytes):
-                return
-            gathered.append(encoded)
-            size += encoded.size
-            if size >= _GATHERED_BYTES:
-                pipe.send([piece for each in gathered for piece in each.pieces])
-                gathered, size = [], 0
-        if gathered:
-            pipe.send([piece for each in gathered for piece in each.pieces])
-    pipe.finish()
-
-
-def read_frames(pipe: Pipe) -> Iterator[list[tuple[Frame, int]]]:
-    """Every frame, and what it takes of its credit, until the other end is finished: each time
-    those that came together. A connection that ends within a frame is an error."""
-    decoders = StageDecoders()
-    buffer = pa.allocate_buffer(CHUNK_BYTES)
-    view = memoryview(buffer)
-    begin = end = 0
-    while True:
-        frames: list[tuple[Frame, int]] = []
-        fault: RemoteProtocolError | None = None
-        wanted = HEADER.size
-        try:
-            while end - begin >= HEADER.size:
-                head = decode_header(view[begin : begin + HEADER.size])
-                wanted = head.frame_bytes
-                if end - begin < wanted:
-                    break
-                body = buffer.slice(begin + HEADER.size, head.body_bytes)
-                frames.append(decode(head, _own(body), decoders))
-                begin += wanted
-                wanted = HEADER.size
-        except RemoteProtocolError as error:
-            fault = error
-        if frames:
-            yield frames
-        if fault is not None:
-            raise fault
-        if begin + wanted > buffer.size or end == buffer.size:
-            # What lies in this buffer belongs to its batches by now. A large frame gets a buffer
-            # that it fills, with room for the header of the next.
-            old, left = view, end - begin
-            large = wanted + HEADER.size
-            buffer = pa.allocate_buffer(large if wanted > LARGE_BYTES else CHUNK_BYTES)
-            view = memoryview(buffer)
-            view[:left] = old[begin:end]
-            begin, end = 0, left
-        count = pipe.receive_into(view[end:])
-        if count == 0:
-            if begin != end:
-                raise RemoteProtocolError(
-                    f"the connection ended within a frame: {end - begin} of {wanted} bytes came"
-                )
-            return
-        end += count
-
-
-def _own(body: pa.Buffer) -> pa.Buffer:
-    """A small body gets memory of its own: else a batch of a hundred bytes, kept for long, would
-    keep everything that was read with it."""
-    return body if body.size >= CHUNK_BYTES // 8 else pa.py_buffer(body.to_pybytes())
 
 
 def _thread(name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
