@@ -6,7 +6,7 @@ damaged block passes it once in 2**64. docs/decisions/003-checksum.md has the fi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import xxhash
 
@@ -14,5 +14,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def checksum(data: bytes | pa.Buffer) -> int:
+RunningChecksum: TypeAlias = xxhash.xxh3_64
+"""The same over pieces: `update` with each, then `intdigest`."""
+
+
+def checksum(data: bytes | memoryview | pa.Buffer) -> int:
     return xxhash.xxh3_64_intdigest(data)

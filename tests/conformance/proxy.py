@@ -80,9 +80,8 @@ class Proxy:
             data = b""
         if not data:
             del passing[source]
-        if self._swallowed:
-            if direction in self._swallowed or not data:
-                return
+        if self._swallowed and (direction in self._swallowed or not data):
+            return
         with suppress(OSError):
             if data:
                 target.sendall(data)

@@ -6,6 +6,7 @@ and then, where it is bytes, damaged by the test.
 
 from __future__ import annotations
 
+import importlib
 import queue
 import socket
 import struct
@@ -114,8 +115,13 @@ def raw_sender(
 def bytes_sender(
     fabric: Fabric, member: int = SENDING, to: int = RECEIVING, security: Security | None = None
 ) -> BytesPeer:
-    plain = connect(fabric, fabric.address(to))
-    peer = TcpPeer(_client_socket(plain, security or fabric.security(member), to))
+    security = security or fabric.security(member)
+    peer: BytesPeer
+    if fabric.kind.carrier == "grpc":
+        raw_grpc = importlib.import_module("tests.conformance.raw_grpc")
+        peer = raw_grpc.GrpcSender(fabric.address(to), security, to)
+    else:
+        peer = TcpPeer(_client_socket(connect(fabric, fabric.address(to)), security, to))
     fabric.at_end(peer.cut)
     return peer
 
@@ -167,7 +173,11 @@ def raw_listener(
 ) -> RawListener:
     if fabric.kind.carrier == "local":
         return LocalListener(fabric, member)
-    return TcpListener(fabric, member, security or fabric.security(member))
+    security = security or fabric.security(member)
+    if fabric.kind.carrier == "grpc":
+        raw_grpc = importlib.import_module("tests.conformance.raw_grpc")
+        return cast(RawListener, raw_grpc.GrpcListener(fabric, member, security))
+    return TcpListener(fabric, member, security)
 
 
 class TcpPeer(BytesPeer):

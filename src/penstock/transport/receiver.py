@@ -91,7 +91,8 @@ class Receiver:
         self._desk.put_back(received)
 
     def reply(self, origin: Origin, flushed: Flushed) -> bool:
-        """Answers a Flush. False if its sender is no longer connected."""
+        """Answers a Flush. False if nobody waits for it: its connection is gone, or it was answered
+        before."""
         return self._desk.reply(origin, flushed)
 
     def interrupt(self) -> None:

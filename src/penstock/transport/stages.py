@@ -54,19 +54,20 @@ def halves(message: VnodeData) -> tuple[VnodeData, VnodeData]:
 class OutboundStage:
     """What a sender knows of a stage before it encodes: its schema, and how large its rows are."""
 
-    __slots__ = ("_dictionaries", "_row_bytes", "schema")
-
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._dictionaries = has_dictionaries(schema)
+        self._new = True
+        self._fixed_bytes = 0
         self._row_bytes: float | None = None
 
     def size(self, batch: pa.RecordBatch, caution: float) -> int:
-        """Of the batch, encoded. Exact for large batches. For small ones it is guessed from the
-        rows before, times `caution`: to ask Arrow would cost more than to be wrong now and then,
-        since that makes threads of an interpreter change places."""
+        """Of the batch, encoded. Exact for large batches, but for dictionaries. For small ones it
+        is guessed from the rows before, times `caution`: to ask Arrow would cost more than to be
+        wrong now and then, since that makes threads of an interpreter change places."""
+        rows = batch.num_rows
         if self._row_bytes is not None:
-            guess = int(batch.num_rows * self._row_bytes * caution)
+            guess = self._fixed_bytes + int(rows * self._row_bytes * caution)
             if guess <= GUESS_BYTES_MAX:
                 return guess
         size = pa.ipc.get_record_batch_size(batch)
@@ -76,8 +77,12 @@ class OutboundStage:
                 for column in batch.columns
                 if pa.types.is_dictionary(column.type)
             )
-        elif batch.num_rows:
-            self._row_bytes = size / batch.num_rows
+        elif rows:
+            self._fixed_bytes = pa.ipc.get_record_batch_size(batch.slice(0, 0))
+            self._row_bytes = max(0, size - self._fixed_bytes) / rows
+        if self._new:
+            self._new = False
+            size += self.schema.serialize().size
         return size
 
 

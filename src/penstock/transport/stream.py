@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.errors import RemoteProtocolError
 from penstock.routing import split_vnode_column
 from penstock.transport.credit import CONTROL_FRAMES_MAX, Window
 from penstock.transport.frames import (
@@ -29,7 +29,7 @@ from penstock.transport.frames import (
 from penstock.transport.inbox import Arrival, Inbox, Received
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.transport.security import Security
 
@@ -92,20 +92,23 @@ class Desk:
         stream.reply(credit)
         return origin, number
 
-    def put(self, stream: Stream, arrivals: list[Arrival]) -> None:
-        """Frames of an admitted stream, with what they cost (control frames: nothing)."""
+    def put(self, stream: Stream, frames: list[_Parts]) -> None:
+        """Frames of an admitted stream."""
         charged: list[Arrival] = []
         with self._lock:
             if stream.over or stream.origin is None:
                 return
             window = self._windows[stream.origin]
             try:
-                for frame, cost_bytes in arrivals:
-                    if isinstance(frame, VnodeData):
-                        charged += _parts(frame, window.arrive(cost_bytes), window)
+                for parts, cost_bytes in frames:
+                    if cost_bytes:
+                        charged_bytes = window.arrive(cost_bytes)
+                        if not parts:  # a batch to split, without rows: there is nothing to hold
+                            window.held_bytes -= charged_bytes
+                        charged += _shared_out(parts, charged_bytes)
                     else:
                         window.arrive_control()
-                        charged.append((frame, 0))
+                        charged += [(frame, 0) for frame in parts]
             finally:  # those before a fault were good
                 self.inbox.put(stream.origin, stream.connection, charged)
 
@@ -187,22 +190,22 @@ class Stream:
 
     def accept_all(self, frames: Iterable[tuple[Frame, int]]) -> None:
         """The next frames, which go into the inbox together: whoever waits is woken once."""
-        arrivals: list[Arrival] = []
+        good: list[_Parts] = []
         try:
             for frame, cost_bytes in frames:
                 self._check(frame)
                 match frame:
                     case VnodeData():
-                        arrivals.append((frame, cost_bytes))
+                        good.append((_split(frame), cost_bytes))
                     case Barrier() | Flush():
-                        arrivals.append((frame, 0))
+                        good.append(([frame], 0))
                     case Close():
-                        self._desk.put(self, arrivals)
-                        arrivals = []
+                        self._desk.put(self, good)
+                        good = []
                         self._desk.end(self, frame)
         finally:  # those before a fault were good
-            if arrivals:
-                self._desk.put(self, arrivals)
+            if good:
+                self._desk.put(self, good)
 
     def _check(self, frame: Frame) -> None:
         """Refuses what may not come now; greets a Hello and counts a Flush."""
@@ -243,25 +246,29 @@ class Stream:
 
     def answer(self, frame: Flushed) -> bool:
         if frame.cycle not in self._unanswered:
-            raise LocalProtocolError(f"no Flush of cycle {frame.cycle} of {self.origin} is open")
+            return False  # answered already, or asked on the connection before this one
         self._unanswered.discard(frame.cycle)
         self.reply(frame)
         return True
 
 
-def _parts(frame: VnodeData, charged_bytes: int, window: Window) -> list[Arrival]:
-    """The frame, or its batch split by vnode: the parts share its charge to the last byte."""
+_Parts: TypeAlias = "tuple[Sequence[VnodeData | Barrier | Flush], int]"
+"""A frame, or its batch split by vnode, and what it costs (control frames: nothing)."""
+
+
+def _split(frame: VnodeData) -> list[VnodeData]:
     batches = split_vnode_column(frame.batch)
     if batches is None:
-        return [(frame, charged_bytes)]
-    if not batches:  # without rows there is nothing to hold
-        window.held_bytes -= charged_bytes
-        return []
-    share, rest = divmod(charged_bytes, len(batches))
-    return [
-        (VnodeData(frame.stage, vnode, batch), share + (index < rest))
-        for index, (vnode, batch) in enumerate(batches)
-    ]
+        return [frame]
+    return [VnodeData(frame.stage, vnode, batch) for vnode, batch in batches]
+
+
+def _shared_out(
+    parts: Sequence[VnodeData | Barrier | Flush], charged_bytes: int
+) -> Iterator[Arrival]:
+    """The parts of a frame share its charge, to the last byte."""
+    share, rest = divmod(charged_bytes, max(len(parts), 1))
+    return ((part, share + (index < rest)) for index, part in enumerate(parts))
 
 
 def _control_frames(received: Received) -> int:

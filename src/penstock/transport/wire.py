@@ -11,8 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import xxhash
-
+from penstock.checksum import RunningChecksum, checksum
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.transport.frames import (
     BODY_BYTES_MAX,
@@ -79,7 +78,7 @@ class Encoded(NamedTuple):
 
     def sealed(self) -> list[Piece]:
         """All of the frame."""
-        digest = xxhash.xxh3_64()
+        digest = RunningChecksum()
         digest.update(memoryview(self.pieces[0])[HEADER.size :])
         for piece in self.pieces[1:]:
             digest.update(piece)
@@ -137,7 +136,7 @@ def decode_header(data: bytes | memoryview) -> Header:
     return Header(tag, body_bytes)
 
 
-def trailer(digest: xxhash.xxh3_64) -> bytes:
+def trailer(digest: RunningChecksum) -> bytes:
     return TRAILER.pack(digest.intdigest())
 
 
@@ -211,7 +210,7 @@ def _pack_header(tag: int, body_bytes: int) -> bytes:
 
 
 def _header_check(checked: bytes | memoryview) -> int:
-    return xxhash.xxh3_64_intdigest(checked) & 0xFFFF
+    return checksum(checked) & 0xFFFF
 
 
 def _decode_data(body: pa.Buffer, decoders: StageDecoders) -> tuple[Frame, int]:

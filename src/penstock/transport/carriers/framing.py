@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import xxhash
 
+from penstock.checksum import RunningChecksum, checksum
 from penstock.errors import RemoteProtocolError
 from penstock.transport.carriers.blocks import Blocks
 from penstock.transport.stages import StageDecoders, StageEncoders
@@ -98,7 +98,7 @@ class _Reader:
             if self._end < end or head.frame_bytes > LARGE_BYTES:
                 return head
             summed = self._view[begin + HEADER.size : begin + head.end]
-            check_trailer(self._view[begin + head.end : end], xxhash.xxh3_64_intdigest(summed))
+            check_trailer(self._view[begin + head.end : end], checksum(summed))
             body = self._chunk.slice(begin + HEADER.size, head.body_bytes)
             frames.append(decode(head, _own(body), self._decoders))
             self._begin = end
@@ -124,7 +124,7 @@ class _Reader:
         filled = min(len(early), head.frame_bytes)
         view[:filled] = early[:filled]
         self._begin += filled
-        digest = xxhash.xxh3_64()
+        digest = RunningChecksum()
         summed = HEADER.size
         while True:
             digest.update(view[summed : min(filled, head.end)])
