@@ -53,24 +53,18 @@ KINDS = [Kind("local", "local", False), Kind("tcp", "tcp", False), Kind("tcp-tls
 if _has_grpc():
     KINDS += [Kind("grpc", "grpc", False), Kind("grpc-tls", "grpc", True)]
 
-over_bytes = pytest.mark.parametrize(
-    "fabric", [kind for kind in KINDS if kind.carrier != "local"], ids=str, indirect=True
-)
+
+def over(kinds: list[Kind]) -> pytest.MarkDecorator:
+    """Runs a test over some of the kinds only. Where it stands, it says why not over the others."""
+    return pytest.mark.parametrize("fabric", kinds, ids=str, indirect=True)
+
+
+over_bytes = over([kind for kind in KINDS if kind.carrier != "local"])
 """For what has no meaning within a process, which moves no bytes."""
-over_tls = pytest.mark.parametrize(
-    "fabric", [kind for kind in KINDS if kind.tls], ids=str, indirect=True
-)
-over_plain_bytes = pytest.mark.parametrize(
-    "fabric",
-    [kind for kind in KINDS if kind.carrier != "local" and not kind.tls],
-    ids=str,
-    indirect=True,
-)
-
-
-without_tls = pytest.mark.parametrize(
-    "fabric", [kind for kind in KINDS if not kind.tls], ids=str, indirect=True
-)
+over_tcp = over([kind for kind in KINDS if kind.carrier == "tcp"])
+over_grpc = over([kind for kind in KINDS if kind.carrier == "grpc"])
+over_tls = over([kind for kind in KINDS if kind.tls])
+without_tls = over([kind for kind in KINDS if not kind.tls])
 
 
 @functools.cache

@@ -20,7 +20,7 @@ import xxhash
 
 from penstock.errors import RemoteProtocolError
 from penstock.transport.carriers import local
-from penstock.transport.carriers.tcp import read_frames
+from penstock.transport.carriers.framing import read_frames
 from penstock.transport.certificates import member_name
 from penstock.transport.credit import CONTROL_FRAMES_MAX
 from penstock.transport.discovery import Address

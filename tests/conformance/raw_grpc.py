@@ -33,8 +33,8 @@ CALLS_MAX = 8
 class GrpcPeer(BytesPeer):
     """One end of a call."""
 
-    def __init__(self, incoming: Iterator[bytes]) -> None:
-        self._incoming = incoming
+    def __init__(self) -> None:
+        self._incoming: Iterator[bytes] = iter(())
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._encoders = StageEncoders()
         self._decoders = StageDecoders()
@@ -79,6 +79,7 @@ class GrpcPeer(BytesPeer):
 
 class GrpcSender(GrpcPeer):
     def __init__(self, address: Address, security: Security, to: int, method: str = METHOD) -> None:
+        super().__init__()
         target = f"{address.host}:{address.port}"
         options: list[tuple[str, Any]] = [("grpc.use_local_subchannel_pool", 1)]
         if security.credentials is None:
@@ -91,7 +92,7 @@ class GrpcSender(GrpcPeer):
             )
         exchange = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)
         self.call: Any = exchange(self.outgoing())
-        super().__init__(self.call)
+        self._incoming = iter(self.call)
 
     def outgoing(self) -> Iterator[bytes]:
         yield b""  # of no frames: with it the call begins
@@ -105,7 +106,8 @@ class GrpcSender(GrpcPeer):
 
 class GrpcServed(GrpcPeer):
     def __init__(self, incoming: Iterator[bytes], context: grpc.ServicerContext) -> None:
-        super().__init__(incoming)
+        super().__init__()
+        self._incoming = incoming
         self._context: Any = context
 
     def cut(self) -> None:

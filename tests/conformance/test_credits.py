@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from tests.conformance.fabric import Fabric
 
 
+ENOUGH_SECONDS = 0.1
+"""To send a frame that there is credit for. The encoder may have to get through others first."""
+
+
 def charge(cost_bytes: int, window_bytes: int) -> int:
     """The rule, written once more: a frame takes its bytes, and at most three quarters."""
     return min(cost_bytes, window_bytes - window_bytes // 4)
@@ -45,7 +49,7 @@ def fill(sender: Sender, member: int = RECEIVING, stage: str = "orders") -> int:
     """Sends until there is no credit left for a frame of this kind. Returns how many went."""
     for number in range(10_000):
         try:
-            sender.send(member, numbered(number, stage=stage, pad_bytes=4000), 0)
+            sender.send(member, numbered(number, stage=stage, pad_bytes=4000), ENOUGH_SECONDS)
         except SendTimeoutError:
             return number
     pytest.fail("there is no end to the credit")

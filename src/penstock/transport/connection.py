@@ -139,20 +139,24 @@ class Connection:
                 self._flushing.add(message.cycle)
             self._link.offer(message, cost_bytes)
 
-    def settle(self, estimate_bytes: int, cost_bytes: int) -> bool:
-        """By the encoder, which knows what a frame really costs. Waits in the rare case that the
-        estimate was too low and the window is full. False: the connection is gone."""
+    def settle(self, estimate_bytes: int, cost_bytes: int, wait: bool = True) -> bool:
+        """By the encoder, which knows what a frame really costs. In the rare case that estimates
+        were too low and the window is full, it has to wait: then it must first write what it has
+        gathered, since credit comes only for what has arrived. False: not now, or, having waited,
+        that the connection is gone."""
         with self._changed:
-            if cost_bytes > estimate_bytes:
-                self._caution *= cost_bytes / estimate_bytes
             crowded = self._allowance.crowded
-            if self._gone or not self._allowance.settle(estimate_bytes, cost_bytes):
+            settled = not self._gone and self._allowance.settle(estimate_bytes, cost_bytes)
+            if not settled and wait:
                 self._changed.wait_for(
                     lambda: self._gone or self._allowance.settle(estimate_bytes, cost_bytes)
                 )
+                settled = not self._gone
+            if settled and cost_bytes > estimate_bytes:
+                self._caution *= cost_bytes / estimate_bytes
             if crowded and not self._allowance.crowded:
                 self._changed.notify_all()
-            return not self._gone
+            return settled
 
     def on_frame(self, frame: Frame, proven_member: int | None) -> None:
         """By the carrier: an answer. Raises RemoteProtocolError for what no receiver may say."""

@@ -267,6 +267,24 @@ def test_control_frames_wait_for_theirs(world: World, pool: ThreadPoolExecutor) 
         connection.on_frame(Flushed(3, 30), None)
 
 
+def test_a_credit_is_looked_at_by_all_who_wait(world: World, pool: ThreadPoolExecutor) -> None:
+    world.answers[1] = Credit(20_000, 1)
+    connection = world.open()
+    connection.send(Flush(1))
+    large = pool.submit(connection.send, DATA, batch_bytes_of(30_000))
+    waits(large)
+    others = [
+        pool.submit(connection.send, Flush(2)),
+        pool.submit(connection.send, Flush(3)),
+    ]
+    for sending in others:
+        waits(sending)
+    connection.on_frame(Credit(0, 2), None)
+    for sending in others:
+        sending.result(WAIT_SECONDS_MAX)
+    assert not large.done()
+
+
 def test_an_answer_to_a_flush_is_passed_on_once(world: World) -> None:
     connection = world.open()
     connection.send(Flush(5))

@@ -124,8 +124,8 @@ def test_frames_of_many_threads_are_all_there() -> None:
     taken: list[Outgoing] = []
 
     def take() -> None:
-        while frames := outbox.take():
-            taken.extend(frames)
+        while not taken or taken[-1].frame != Close():
+            taken.extend(outbox.take())
 
     with ThreadPoolExecutor(4) as pool:
         taking = pool.submit(take)

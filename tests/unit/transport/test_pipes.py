@@ -231,7 +231,7 @@ def test_a_slow_peer_is_not_gone(make_ends: Callable[[bool], Ends]) -> None:
     """Silence is counted from the last byte, not from the first."""
     near, far = make_ends(True)
     near.limit(1.5)
-    pieces = pieces_of(1, [2_000_000])
+    pieces = pieces_of(1, [10_000] * 200)
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(near.send, pieces)
         received = bytearray()

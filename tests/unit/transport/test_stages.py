@@ -278,18 +278,18 @@ def test_a_batch_that_fits_is_not_cut() -> None:
     assert part is message
 
 
+TEXTS = [f"{number:0100}" for number in range(200)]
+LISTS = [list(range(number, number + 20)) for number in range(200)]
 MANY = {
-    "text": pa.array(["x" * 100] * 200),
-    "text views": pa.array(["x" * 100] * 200, pa.string_view()),
-    "lists": pa.array([list(range(20))] * 200),
-    "list views": pa.array([list(range(20))] * 200, pa.list_view(pa.int64())),
-    "views in structs": pa.array(
-        [{"x": "x" * 100}] * 200, pa.struct([pa.field("x", pa.string_view())])
-    ),
+    "text": pa.array(TEXTS),
+    "text views": pa.array(TEXTS, pa.string_view()),
+    "lists": pa.array(LISTS),
+    "list views": pa.array(LISTS, pa.list_view(pa.int64())),
+    "views in structs": pa.StructArray.from_arrays([pa.array(TEXTS, pa.string_view())], ["x"]),
     "dense union": pa.UnionArray.from_dense(
         pa.array([0] * 200, pa.int8()),
         pa.array(range(200), pa.int32()),
-        [pa.array(["x" * 100] * 200), pa.array([1])],
+        [pa.array(TEXTS), pa.array([1])],
     ),
 }
 

@@ -28,16 +28,21 @@ GATHERED_BYTES: Final = 512 * 1024
 """Small frames that wait together are written together, up to about this much."""
 
 
-def write_frames(pipe: Pipe, outbox: Outbox, settle: Callable[[int, int], bool]) -> None:
-    """Encodes and writes what is put into the outbox, until that is closed."""
+def write_frames(pipe: Pipe, outbox: Outbox, settle: Callable[[int, int, bool], bool]) -> None:
+    """Encodes and writes what is put into the outbox, until that is closed. `settle` is that of a
+    Connection."""
     encoders = StageEncoders()
     while frames := outbox.take():
         gathered: list[Piece] = []
         gathered_bytes = 0
         for outgoing in frames:
             encoded = encode(outgoing.frame, encoders)
-            if encoded.cost_bytes and not settle(outgoing.estimate_bytes, encoded.cost_bytes):
-                return
+            costs = outgoing.estimate_bytes, encoded.cost_bytes
+            if encoded.cost_bytes and not settle(*costs, False):
+                pipe.send(gathered)
+                gathered, gathered_bytes = [], 0
+                if not settle(*costs, True):
+                    return
             gathered += encoded.sealed()
             gathered_bytes += encoded.size
             if gathered_bytes >= GATHERED_BYTES:

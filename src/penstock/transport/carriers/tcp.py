@@ -81,8 +81,9 @@ class TcpLink:
 
     def close(self, close: Close) -> None:
         self._outbox.put(close)
-        # The peer answers a Close by ending its side: then it has read everything before it.
-        self._reader.join(CLOSE_SECONDS_MAX)
+        if threading.current_thread() not in (self._reader, self._writer):
+            # The peer answers a Close by ending its side: then it has read everything before it.
+            self._reader.join(CLOSE_SECONDS_MAX)
         self.cut()
 
     def cut(self) -> None:
@@ -144,7 +145,8 @@ class TcpListener:
             served = list(self._served)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # ends the wait in accept
-        self._acceptor.join()
+        if threading.current_thread() is not self._acceptor:
+            self._acceptor.join()
         self._socket.close()
         deadline = time.monotonic() + CLOSE_SECONDS_MAX
         for connection in served:
@@ -202,11 +204,13 @@ class _Served:
 
     def close(self, deadline: float) -> None:
         """Lets the last words be written, then ends the connection."""
-        if self._reader is not None and self.proven:
-            self._reader.join(max(0.0, deadline - time.monotonic()))
+        # Whoever drops a receiver may be a thread of its own: the garbage collector runs anywhere.
+        reader = None if self._reader is threading.current_thread() else self._reader
+        if reader is not None and self.proven:
+            reader.join(max(0.0, deadline - time.monotonic()))
         self._cut()
-        if self._reader is not None:
-            self._reader.join()
+        if reader is not None:
+            reader.join()
 
     def _cut(self) -> None:
         self._outbox.discard()
@@ -262,7 +266,7 @@ class _Served:
 
     def _write(self, pipe: Pipe) -> None:
         try:
-            write_frames(pipe, self._outbox, lambda _estimate_bytes, _cost_bytes: True)
+            write_frames(pipe, self._outbox, lambda *_: True)
         except OSError:
             pipe.cut()  # the reader tells why
 
