@@ -15,7 +15,7 @@ from penstock.errors import ConfigurationError
 from penstock.transport import Barrier, Received, VnodeData
 from penstock.transport.frames import BATCH_BYTES_MAX
 from tests.conformance.batches import numbered, same
-from tests.conformance.fabric import RECEIVING, over_bytes
+from tests.conformance.fabric import RECEIVING, over_tcp
 from tests.conformance.raw import bytes_sender, hello_of
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, take
 
@@ -217,7 +217,7 @@ def test_every_size_arrives_and_stays_as_it_was(fabric: Fabric) -> None:
         assert same(received.frame, message)
 
 
-@over_bytes
+@over_tcp  # which cuts frames as it likes; gRPC hands over whole messages
 @pytest.mark.parametrize("seed", range(4))
 def test_bytes_may_come_in_any_portions(fabric: Fabric, seed: int) -> None:
     """One by one, many frames at once, and every frame of a size at which reading changes."""
@@ -270,6 +270,37 @@ def test_the_largest_batches(fabric: Fabric, mebibytes: int) -> None:
     sending.result()
     assert (len(parts) == 1) == (mebibytes == 64)
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch]))
+
+
+@pytest.mark.parametrize("small_bytes", [0, 100])
+def test_sizes_may_change_within_a_stage(fabric: Fabric, small_bytes: int) -> None:
+    """Small batches do not tell how large the next one is: it is cut or refused as any other."""
+    receiver = fabric.receiver(inbound_bytes_max=16 * BATCH_BYTES_MAX)
+    sender = fabric.sender()
+    for number in range(3):
+        sender.send(RECEIVING, numbered(number, pad_bytes=small_bytes))
+    take(receiver, 3)
+    pad = pa.array([b"x" * (40 * MEBIBYTE)] * 2, pa.binary())
+    names = ["number", "pad"]
+    two_rows = pa.RecordBatch.from_arrays([pa.array([3, 4]), pad], names)
+    sending = Background(
+        lambda: sender.send(RECEIVING, VnodeData("orders", 0, two_rows), WAIT_SECONDS_MAX)
+    )
+    rows = [row for part in take(receiver, 2) for row in _rows(part)]
+    sending.result()
+    assert rows == [3, 4]
+    large = pa.array([b"x" * (BATCH_BYTES_MAX + 1)], pa.binary())
+    one_row = pa.RecordBatch.from_arrays([pa.array([5]), large], names)
+    with pytest.raises(ConfigurationError, match="one row has"):
+        sender.send(RECEIVING, VnodeData("orders", 0, one_row))
+    sender.send(RECEIVING, numbered(6))
+    assert [row for part in take(receiver) for row in _rows(part)] == [6]
+    assert sender.losses() == []
+
+
+def _rows(received: Received) -> list[object]:
+    assert isinstance(received.frame, VnodeData)
+    return list(received.frame.batch.column(0).to_pylist())
 
 
 def test_a_row_that_is_too_large_is_refused(fabric: Fabric) -> None:

@@ -232,6 +232,24 @@ def test_control_frames_pass_dictionaries(fabric: Fabric) -> None:
     assert [each.frame for each in control] == [Barrier(1, 1)]
 
 
+@pytest.mark.parametrize("small_bytes", [0, 100])
+def test_control_frames_pass_batches_that_grow(fabric: Fabric, small_bytes: int) -> None:
+    """As above, where no batch tells how large the next one is."""
+    receiver, sender = fabric.small_receiver(), fabric.sender()
+    batches = [numbered(0, pad_bytes=small_bytes).batch] * 5
+    batches += [numbered(0, pad_bytes=6000).batch] * 30
+    _send_until_full(sender, *batches)
+    sender.send(RECEIVING, Barrier(1, 1), WAIT_SECONDS_MAX)
+    control = eventually(receiver.drain_control, "that a barrier arrives, though nobody takes data")
+    assert [each.frame for each in control] == [Barrier(1, 1)]
+    # And what is held is what it is, not what it was taken for.
+    held_bytes = 0
+    for received in receiver.drain():
+        assert isinstance(received.frame, VnodeData)
+        held_bytes += pa.ipc.get_record_batch_size(received.frame.batch)
+    assert held_bytes <= SMALL_WINDOW_BYTES
+
+
 def _send_until_full(sender: Sender, *batches: pa.RecordBatch, stages: bool = False) -> None:
     for number in range(1000):
         stage = f"stage {number}" if stages else "stage"

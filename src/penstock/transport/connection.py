@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from penstock.errors import PeerUnavailableError, PenstockError, RemoteProtocolError
 from penstock.transport.carriers import carrier_of
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from penstock.transport.discovery import Address
     from penstock.transport.security import Security
     from penstock.transport.timing import Timing
+
+
+CAUTION_MAX: Final = 1024.0
+"""At this, even a batch of a kilobyte is no longer guessed."""
 
 
 class SendTimeoutError(PenstockError):
@@ -129,15 +133,15 @@ class Connection:
             in_time = (self._over is None and self._reserve(cost_bytes)) or self._changed.wait_for(
                 lambda: self._over is not None or self._reserve(cost_bytes), timeout_seconds
             )
-            if self._over is not None or self._link is None:
-                raise PeerUnavailableError(f"member {self.peer}: {self._over or 'not open'}")
+            self._check_open()
             if not in_time:
                 raise SendTimeoutError(
                     f"member {self.peer} granted no credit in {timeout_seconds:g} s"
                 )
             if isinstance(message, Flush):
                 self._flushing.add(message.cycle)
-            self._link.offer(message, cost_bytes)
+            if self._link is not None:
+                self._link.offer(message, cost_bytes)
 
     def settle(self, estimate_bytes: int, cost_bytes: int, wait: bool = True) -> bool:
         """By the encoder, which knows what a frame really costs. In the rare case that estimates
@@ -153,8 +157,8 @@ class Connection:
                 )
                 settled = not self._gone
             if settled and cost_bytes > estimate_bytes:
-                self._caution *= cost_bytes / estimate_bytes
-            if crowded and not self._allowance.crowded:
+                self._caution = min(CAUTION_MAX, self._caution * cost_bytes / estimate_bytes)
+            if cost_bytes < estimate_bytes or (crowded and not self._allowance.crowded):
                 self._changed.notify_all()
             return settled
 
@@ -212,18 +216,21 @@ class Connection:
 
     def _stage(self, message: VnodeData) -> OutboundStage:
         with self._changed:
+            self._check_open()
             try:
                 return self._stages.check(message.stage, message.batch.schema)
             except SchemaChangedError as error:
                 # What was queued before is good and still goes; nothing comes after.
-                first = self._over is None
-                self._over = self._over or str(error)
+                self._over = str(error)
                 self._changed.notify_all()
                 if self._link is not None:
                     self._link.offer(Close(str(error), fault=True))
-                if first:
-                    self._on_lost(self.peer, str(error))
+                self._on_lost(self.peer, str(error))
                 raise
+
+    def _check_open(self) -> None:
+        if self._over is not None or self._link is None:
+            raise PeerUnavailableError(f"member {self.peer}: {self._over or 'not open'}")
 
     def _greet(self, hello: Hello, proven_member: int | None) -> None:
         if hello.version != PROTOCOL_VERSION:

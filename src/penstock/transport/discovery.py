@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 ADDRESS_KEY: Final = "transport:address"
 
-_ADDRESS: Final = re.compile(r"(?P<carrier>[a-z]+)://(?P<host>\[[^\]]+\]|[^:/\[\]]+):(?P<port>\d+)")
+_ADDRESS: Final = re.compile(
+    r"(?P<carrier>[a-z]+)://(?P<host>\[[^\]]+\]|[^:/\[\]]+):(?P<port>\d{1,5})"
+)
 
 
 class PeerUnknownError(PeerUnavailableError):

@@ -66,7 +66,7 @@ class OutboundStage:
         is guessed from the rows before, times `caution`: to ask Arrow would cost more than to be
         wrong now and then, since that makes threads of an interpreter change places."""
         rows = batch.num_rows
-        if self._row_bytes is not None:
+        if self._row_bytes is not None and batch.get_total_buffer_size() <= GUESS_BYTES_MAX:
             guess = self._fixed_bytes + int(rows * self._row_bytes * caution)
             if guess <= GUESS_BYTES_MAX:
                 return guess
@@ -127,9 +127,11 @@ class StageEncoders:
 
 
 class StageDecoders:
-    """All stages of one connection, from bytes to batches."""
+    """All stages of one connection, from bytes to batches. Bytes that no checksum vouches for are
+    looked at one by one: no later step must read past the end of a buffer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, checksummed: bool = False) -> None:
+        self._checksummed = checksummed
         self._stages: dict[str, _StageDecoder] = {}
 
     def decode(self, stage: str, body: pa.Buffer) -> pa.RecordBatch:
@@ -140,11 +142,13 @@ class StageDecoders:
                 if len(self._stages) == STAGES_MAX:
                     raise RemoteProtocolError(f"a connection has at most {STAGES_MAX} stages")
                 decoder = self._stages[stage] = _StageDecoder()
-            return decoder.decode(body)
-        except (pa.ArrowException, OSError, ValueError, StopIteration) as error:
+            batch = decoder.decode(body)
+            batch.validate(full=not self._checksummed)
+        except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration) as error:
             raise RemoteProtocolError(
                 f"stage {stage!r}: the bytes are not a record batch of this stage ({error})"
             ) from error
+        return batch
 
 
 class _StageDecoder:
@@ -161,10 +165,10 @@ class _StageDecoder:
             if _PREFIX_BYTES + message.metadata.size + message_bytes != body.size:
                 raise ValueError("more than one message")
             batch = pa.ipc.read_record_batch(message, self._plain_schema)
+            if batch.get_total_buffer_size() > body.size:
+                raise ValueError("it takes more memory than its frame: compressed")
         else:
             batch = self._decode_next(body)
-        # Cheap: sizes of buffers against lengths, so that no later step reads past their ends.
-        batch.validate()
         return batch
 
     def _decode_next(self, body: pa.Buffer) -> pa.RecordBatch:
@@ -176,7 +180,10 @@ class _StageDecoder:
             raise ValueError(f"{self._source.unread_bytes} bytes follow the batch")
         self._source.feed(_NOTHING)  # the frame's memory now belongs to its batch alone
         if not has_dictionaries(batch.schema):
+            if batch.get_total_buffer_size() > body.size:
+                raise ValueError("it takes more memory than its frame: compressed")
             self._plain_schema = batch.schema
+            self._reader = None
         return batch
 
 
@@ -236,7 +243,10 @@ class _Source:
 
 
 def _check_name(stage: str) -> None:
-    stage_bytes = len(stage.encode())
+    try:
+        stage_bytes = len(stage.encode())
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"a stage's name is not text: {error}") from error
     if not 0 < stage_bytes <= STAGE_BYTES_MAX:
         raise LocalProtocolError(
             f"a stage's name has 1 to {STAGE_BYTES_MAX} bytes; {stage[:40]!r} has {stage_bytes}"

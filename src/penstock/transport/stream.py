@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from penstock.errors import RemoteProtocolError
+from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.routing import split_vnode_column
 from penstock.transport.credit import CONTROL_FRAMES_MAX, Window
 from penstock.transport.frames import (
@@ -67,18 +67,11 @@ class Desk:
         self._security.verify_hello(hello.member, hello.token, proven_member)
         origin = Origin(hello.member, hello.lane)
         with self._lock:
+            window = self._window(origin)
+        stream.reply(self.hello)  # before anything is granted, by whoever takes frames meanwhile
+        with self._lock:
             if self._closed:
                 raise RemoteProtocolError("the receiver is closed")
-            window = self._windows.get(origin)
-            if window is None:
-                if len(self._windows) == self._streams_max:
-                    raise RemoteProtocolError(
-                        f"this receiver was opened for {self._streams_max} streams, and has them; "
-                        f"{origin} is one more: raise streams_max"
-                    )
-                window = self._windows[origin] = Window(self._window_bytes)
-            if window.held_frames >= CONTROL_FRAMES_MAX:
-                raise RemoteProtocolError(f"nobody takes the frames of {origin}")
             superseded = self._streams.get(origin)
             if superseded is not None:
                 self._end(superseded, Close("the peer opened a new connection", fault=True))
@@ -88,13 +81,28 @@ class Desk:
             number = self._connections
         if superseded is not None:
             superseded.cut()
-        stream.reply(self.hello)
         stream.reply(credit)
         return origin, number
+
+    def _window(self, origin: Origin) -> Window:
+        if self._closed:
+            raise RemoteProtocolError("the receiver is closed")
+        window = self._windows.get(origin)
+        if window is None:
+            if len(self._windows) == self._streams_max:
+                raise RemoteProtocolError(
+                    f"this receiver was opened for {self._streams_max} streams, and has them; "
+                    f"{origin} is one more: raise streams_max"
+                )
+            window = self._windows[origin] = Window(self._window_bytes)
+        if window.held_frames >= CONTROL_FRAMES_MAX:
+            raise RemoteProtocolError(f"nobody takes the frames of {origin}")
+        return window
 
     def put(self, stream: Stream, frames: list[_Parts]) -> None:
         """Frames of an admitted stream."""
         charged: list[Arrival] = []
+        grants: list[Credit] = []
         with self._lock:
             if stream.over or stream.origin is None:
                 return
@@ -103,14 +111,18 @@ class Desk:
                 for parts, cost_bytes in frames:
                     if cost_bytes:
                         charged_bytes = window.arrive(cost_bytes)
-                        if not parts:  # a batch to split, without rows: there is nothing to hold
-                            window.held_bytes -= charged_bytes
                         charged += _shared_out(parts, charged_bytes)
+                        if not parts:  # a batch to split, without rows: there is nothing to hold
+                            credit = window.take(charged_bytes, 0)
+                            if credit is not None:
+                                grants.append(credit)
                     else:
                         window.arrive_control()
                         charged += [(frame, 0) for frame in parts]
             finally:  # those before a fault were good
                 self.inbox.put(stream.origin, stream.connection, charged)
+        for credit in grants:
+            stream.reply(credit)
 
     def end(self, stream: Stream, close: Close) -> None:
         with self._lock:
@@ -122,11 +134,15 @@ class Desk:
         return stream is not None and stream.answer(frame)
 
     def put_back(self, received: Received) -> None:
+        held = received.charged_bytes, _control_frames(received)
         with self._lock:
-            self._windows[received.origin].put_back(
-                received.charged_bytes, _control_frames(received)
-            )
-        self.inbox.put_back(received)
+            self._windows[received.origin].put_back(*held)
+        try:
+            self.inbox.put_back(received)
+        except LocalProtocolError:
+            with self._lock:
+                self._windows[received.origin].put_back(-held[0], -held[1])
+            raise
 
     def close(self) -> None:
         """Ends every stream; each peer is told why."""
@@ -257,7 +273,10 @@ _Parts: TypeAlias = "tuple[Sequence[VnodeData | Barrier | Flush], int]"
 
 
 def _split(frame: VnodeData) -> list[VnodeData]:
-    batches = split_vnode_column(frame.batch)
+    try:
+        batches = split_vnode_column(frame.batch)
+    except ConfigurationError as error:  # the sender's, who had to find the same
+        raise RemoteProtocolError(f"stage {frame.stage!r}: {error}") from error
     if batches is None:
         return [frame]
     return [VnodeData(frame.stage, vnode, batch) for vnode, batch in batches]

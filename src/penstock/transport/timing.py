@@ -19,9 +19,9 @@ class Timing:
     """A peer that was silent for so long, or accepted no byte for so long, is gone."""
 
     def __post_init__(self) -> None:
-        if min(self.connect_seconds_max, self.heartbeat_seconds) <= 0:
+        if not min(self.connect_seconds_max, self.heartbeat_seconds) > 0:
             raise ConfigurationError("the transport's times are above zero")
-        if self.silence_seconds_max < 2 * self.heartbeat_seconds:
+        if not self.silence_seconds_max >= 2 * self.heartbeat_seconds:
             raise ConfigurationError(
                 f"silence_seconds_max ({self.silence_seconds_max:g}) must be at least twice "
                 f"heartbeat_seconds ({self.heartbeat_seconds:g}): else a late heartbeat ends a "

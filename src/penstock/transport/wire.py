@@ -158,7 +158,7 @@ def decode(header: Header, body: pa.Buffer, decoders: StageDecoders) -> tuple[Fr
 
 def short_reason(reason: str) -> bytes:
     """A reason that fits its frame, cut between characters."""
-    return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
+    return reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore").encode()
 
 
 def data_prefix(frame: VnodeData) -> bytes:

@@ -15,18 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.transport import stages
-from penstock.transport.frames import FRAME_COST_BYTES, STAGE_BYTES_MAX, STAGES_MAX, VnodeData
+from penstock.transport.frames import STAGE_BYTES_MAX, STAGES_MAX, VnodeData
 from penstock.transport.stages import (
+    OutboundStage,
+    OutboundStages,
     SchemaChangedError,
-    Schemas,
     StageDecoders,
     StageEncoders,
-    cost_of,
-    cut,
+    halves,
     has_dictionaries,
 )
 from tests.unit.transport.made_batches import batch_lists, one_of_each
@@ -240,108 +239,64 @@ def test_a_flipped_bit_does_no_harm() -> None:
     assert child.stdout.splitlines() == [f"{kind}: harmless" for kind in FLIPPED]
 
 
-def parts_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    parts = []
-    for part, batch_bytes in cut(VnodeData("s", 7, batch)):
-        assert (part.stage, part.vnode) == ("s", 7)
-        assert batch_bytes == pa.ipc.get_record_batch_size(part.batch)
-        parts.append(part.batch)
-    return parts
+def test_a_message_is_halved_by_rows() -> None:
+    message = VnodeData("s", 7, batch_of(pa.array(range(5))))
+    first, second = halves(message)
+    assert [(each.stage, each.vnode) for each in (first, second)] == [("s", 7)] * 2
+    assert [each.batch.column(0).to_pylist() for each in (first, second)] == [[0, 1], [2, 3, 4]]
+    with pytest.raises(ConfigurationError, match=r"one row has 5,\d\d\d bytes.*Store large values"):
+        halves(VnodeData("s", 7, batch_of(pa.array(["x" * 5_000]))))
 
 
-def cost(batch: pa.RecordBatch) -> int:
-    """What a sender reserves for a batch that needs no cutting."""
-    ((_, batch_bytes),) = cut(VnodeData("s", 0, batch))
-    return cost_of(batch, batch_bytes, dictionaries=has_dictionaries(batch.schema))
-
-
-@settings(deadline=None)
-@given(batch_lists(), st.sampled_from([400, 1_000, 3_000]))
-def test_a_batch_is_cut_into_parts_that_fit(batches: list[pa.RecordBatch], limit: int) -> None:
-    for batch in batches:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stages, "BATCH_BYTES_MAX", limit)
-            try:
-                parts = parts_of(batch)
-            except ConfigurationError:
-                rows = [batch.slice(row, 1) for row in range(max(1, batch.num_rows))]
-                assert any(pa.ipc.get_record_batch_size(row) > limit for row in rows)
-                continue
-        assert all(pa.ipc.get_record_batch_size(part) <= limit for part in parts)
-        assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch]))
-        assert batch.num_rows == 0 or all(part.num_rows for part in parts)
-
-
-def test_a_batch_that_fits_is_not_cut() -> None:
-    message = VnodeData("s", 7, BATCH)
-    ((part, _),) = cut(message)
-    assert part is message
-
-
-TEXTS = [f"{number:0100}" for number in range(200)]
-LISTS = [list(range(number, number + 20)) for number in range(200)]
-MANY = {
-    "text": pa.array(TEXTS),
-    "text views": pa.array(TEXTS, pa.string_view()),
-    "lists": pa.array(LISTS),
-    "list views": pa.array(LISTS, pa.list_view(pa.int64())),
-    "views in structs": pa.StructArray.from_arrays([pa.array(TEXTS, pa.string_view())], ["x"]),
-    "dense union": pa.UnionArray.from_dense(
-        pa.array([0] * 200, pa.int8()),
-        pa.array(range(200), pa.int32()),
-        [pa.array(TEXTS), pa.array([1])],
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", MANY)
-def test_many_small_rows_are_cut(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Of some kinds a slice keeps all values, and is no smaller than the whole."""
-    monkeypatch.setattr(stages, "BATCH_BYTES_MAX", 4_096)
-    batch = batch_of(MANY[kind])
-    parts = parts_of(batch)
-    assert all(pa.ipc.get_record_batch_size(part) <= 4_096 for part in parts)
-    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch]))
-
-
-def test_a_row_that_fits_nowhere_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "BATCH_BYTES_MAX", 4_096)
-    batch = batch_of(pa.array(["small", "x" * 5_000]))
-    with pytest.raises(ConfigurationError, match=r"one row has 5,\d\d\d bytes.*at most 4,096"):
-        parts_of(batch)
+def frame_bytes_of(batch: pa.RecordBatch, later: bool) -> int:
+    return len(encoded([batch, batch])[later])
 
 
 @settings(deadline=None)
 @given(batch_lists())
-def test_the_cost_of_a_later_frame_is_known(batches: list[pa.RecordBatch]) -> None:
+def test_the_size_of_a_large_frame_is_known(batches: list[pa.RecordBatch]) -> None:
+    """What is not guessed is exact, but for dictionaries, and for the schema of the first."""
     dictionaries = "dictionary" in str(batches[0].schema.types)
     assert has_dictionaries(batches[0].schema) == dictionaries
-    if dictionaries:
-        return
-    first, *later = encoded([batches[0], *batches])
-    assert len(first) + FRAME_COST_BYTES >= cost(batches[0])
-    for batch, frame in zip(batches, later, strict=True):
-        assert cost(batch) == len(frame) + FRAME_COST_BYTES
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "GUESS_BYTES_MAX", 0)
+        stage = OutboundStage(batches[0].schema)
+        first_bytes = stage.size(batches[0], 1.0)
+        if not dictionaries:
+            assert first_bytes >= frame_bytes_of(batches[0], later=False) * 0.7
+            for batch in batches:
+                assert stage.size(batch, 1.0) == frame_bytes_of(batch, later=True)
 
 
-def test_the_cost_of_a_dictionary_is_counted_in() -> None:
+def test_the_size_of_a_small_frame_is_guessed_from_those_before() -> None:
+    batch = batch_of(pa.array(range(1_000)))
+    stage = OutboundStage(batch.schema)
+    stage.size(batch, 1.0)
+    for rows in (0, 1, 500, 1_000):
+        part = batch.slice(0, rows)
+        exact_bytes = frame_bytes_of(part, later=True)
+        assert abs(stage.size(part, 1.0) - exact_bytes) <= 64
+        assert stage.size(part, 2.0) >= 2 * exact_bytes - 1_000
+    larger = batch_of(pa.array(range(stages.GUESS_BYTES_MAX // 4)))
+    assert stage.size(larger, 1.0) == frame_bytes_of(larger, later=True)
+
+
+def test_the_size_of_a_dictionary_is_counted_in() -> None:
     words = batch_of(pa.array([f"word {number}" for number in range(1_000)]).dictionary_encode())
-    (frame,) = encoded([words])
-    cost_bytes = cost(words) - FRAME_COST_BYTES
-    assert 0.8 * len(frame) < cost_bytes < 1.2 * len(frame)
+    size = OutboundStage(words.schema).size(words, 1.0)
+    assert 0.8 * frame_bytes_of(words, False) < size < 1.2 * frame_bytes_of(words, False)
 
 
 @pytest.mark.parametrize("kind", EACH)
 def test_dictionaries_are_found_wherever_they_are(kind: str) -> None:
     schema = batch_of(EACH[kind]).schema
     assert has_dictionaries(schema) == ("dictionar" in kind)
-    assert Schemas().check("s", schema) == ("dictionar" in kind)
     runs: Any = pa.run_end_encoded(pa.int32(), cast(Any, schema.types[0]))
     assert has_dictionaries(pa.schema([pa.field("r", runs)])) == ("dictionar" in kind)
 
 
 def test_a_stage_keeps_its_schema() -> None:
-    schemas = Schemas()
+    schemas = OutboundStages()
     schema = pa.schema([pa.field("n", pa.int64())])
     schemas.check("s", schema)
     schemas.check("s", pa.schema([pa.field("n", pa.int64())]))
@@ -365,21 +320,21 @@ def test_a_stage_keeps_its_schema() -> None:
 def test_a_stage_s_name_is_measured_in_bytes() -> None:
     (frame,) = encoded([BATCH])
     for stage in ("s" * STAGE_BYTES_MAX, "ü" * (STAGE_BYTES_MAX // 2)):
-        Schemas().check(stage, BATCH.schema)
+        OutboundStages().check(stage, BATCH.schema)
         assert StageDecoders().decode(stage, pa.py_buffer(frame)).equals(BATCH)
     for stage in ("", "s" * (STAGE_BYTES_MAX + 1), "ü" * (STAGE_BYTES_MAX // 2 + 1)):
         with pytest.raises(LocalProtocolError, match=f"has {len(stage.encode())}"):
-            Schemas().check(stage, BATCH.schema)
+            OutboundStages().check(stage, BATCH.schema)
 
 
 def test_a_stage_s_name_can_be_written() -> None:
     """Half of a surrogate pair is text in Python and nowhere else."""
     with pytest.raises(LocalProtocolError):
-        Schemas().check("\ud800", BATCH.schema)
+        OutboundStages().check("\ud800", BATCH.schema)
 
 
 def test_stages_have_a_limit_at_both_ends() -> None:
-    schemas, decoders = Schemas(), StageDecoders()
+    schemas, decoders = OutboundStages(), StageDecoders()
     (frame,) = encoded([BATCH])
     for number in range(STAGES_MAX):
         schemas.check(str(number), BATCH.schema)

@@ -28,7 +28,7 @@ from penstock.transport.frames import (
     Hello,
     VnodeData,
 )
-from penstock.transport.stages import StageDecoders, StageEncoders, cost_of
+from penstock.transport.stages import StageDecoders, StageEncoders
 from penstock.transport.wire import (
     Header,
     check_trailer,
@@ -154,7 +154,7 @@ def test_data_frames_come_back(stage: str, vnode: int, batch: pa.RecordBatch) ->
     encoders, decoders = StageEncoders(), StageDecoders()
     sent = VnodeData(stage, vnode, batch)
     first = encode(sent, StageEncoders()).cost_bytes
-    later = cost_of(batch, pa.ipc.get_record_batch_size(batch), dictionaries=False)
+    later = pa.ipc.get_record_batch_size(batch) + FRAME_COST_BYTES
     prefix_bytes = 8 + -(-len(stage.encode()) // 8) * 8
     for expected in (first, later):
         data = written(sent, encoders)
@@ -233,6 +233,13 @@ def test_a_kind_that_is_not_known_is_refused() -> None:
     for tag in (0, *range(8, 256)):
         with pytest.raises(RemoteProtocolError, match=f"no frame of kind {tag}"):
             decode_header(header_of(tag, 8))
+
+
+def test_what_is_kept_for_later_is_zero() -> None:
+    head = struct.pack("<IBB", 8, 4, 1)
+    check = struct.pack("<H", xxhash.xxh3_64_intdigest(head) & 0xFFFF)
+    with pytest.raises(RemoteProtocolError, match="not a frame's header"):
+        decode_header(head + check)
 
 
 def test_another_protocol_is_refused_at_once() -> None:

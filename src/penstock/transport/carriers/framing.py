@@ -65,7 +65,7 @@ class _Reader:
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
-        self._decoders = StageDecoders()
+        self._decoders = StageDecoders(checksummed=True)
         self._blocks = Blocks()
         self._view, self._chunk = self._blocks.lend(CHUNK_BYTES)
         # Of what was read into the chunk and not yet decoded.

@@ -1,7 +1,7 @@
 """Frames over gRPC: one call of `Shuffle.Exchange` for each connection, on a channel of its own.
 
-At each end gRPC has a thread that writes what it is given, and we have one that reads. gRPC hands
-over whole messages, so a message that takes longer than `silence_seconds_max` to arrive is silence.
+At each end gRPC has a thread that writes what it is given, and we have one that reads. gRPC waits
+for ever where a socket would not: a guard looks at the clock.
 """
 
 from __future__ import annotations
@@ -18,18 +18,12 @@ import grpc
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.transport.carriers import CLOSE_SECONDS_MAX
+from penstock.transport.carriers.grpc_messages import messages
+from penstock.transport.carriers.grpc_options import client_options, server_options
 from penstock.transport.carriers.grpc_watch import Guard
-from penstock.transport.carriers.grpc_wire import (
-    FRAMES_MAX,
-    MESSAGE_BYTES_MAX,
-    METHOD,
-    SERVICE,
-    Envelope,
-    check_batch_bytes,
-    frames_of,
-)
+from penstock.transport.carriers.grpc_wire import METHOD, SERVICE, Envelope, Unfinished, frames_of
 from penstock.transport.discovery import Address
-from penstock.transport.frames import FRAME_COST_BYTES, Close, Frame, VnodeData
+from penstock.transport.frames import Close, Frame
 from penstock.transport.grpc_security import (
     grpc_channel_credentials,
     grpc_channel_options,
@@ -37,7 +31,7 @@ from penstock.transport.grpc_security import (
     grpc_server_credentials,
 )
 from penstock.transport.outbox import Outbox
-from penstock.transport.stages import StageDecoders, StageEncoders
+from penstock.transport.stages import StageDecoders
 from penstock.transport.tls import PeerRefusedError
 
 if TYPE_CHECKING:
@@ -53,17 +47,6 @@ CALLS_MAX: Final = 4096
 """Open at one receiver, each with two threads. A shuffle has members times lanes of them."""
 UNPROVEN_MAX: Final = 64
 """Calls that have not yet said who they are. More than there are members in most clusters."""
-_GATHERED_BYTES: Final = 1024 * 1024
-"""Small frames that wait together make a message of about this size: each message costs a tenth of
-a millisecond, whatever is in it."""
-_READ_BYTES: Final = 256 * 1024
-"""Taken from a socket at a time."""
-_LOOKAHEAD_BYTES: Final = 32 * 1024 * 1024
-"""What gRPC takes in before it is asked for: it reads on while a message is decoded."""
-_WRITE_BYTES: Final = 8 * 1024 * 1024
-"""What gRPC takes over before it is written: the next message is made meanwhile."""
-_HTTP2_FRAME_BYTES: Final = 2**24 - 1
-"""The largest there is."""
 
 _LOG: Final = logging.getLogger("penstock.transport")
 
@@ -90,22 +73,21 @@ class GrpcLink:
         self._channel = channel
         self._connection = connection
         self._outbox = Outbox(timing.heartbeat_seconds)
-        self._guard: Guard | None = None
         self._begun = threading.Event()
+        self._guard = Guard(timing.silence_seconds_max, self._lose)
         self._writer: threading.Thread | None = None
         exchange = channel.stream_stream(f"/{SERVICE}/{METHOD}", None, None)
         self._call = cast(Any, exchange(self._requests()))
         self._call.add_done_callback(lambda _: self._begun.set())
         self._wait_for_connection(timing.connect_seconds_max)
-        self._guard = Guard(timing.silence_seconds_max, self._lose)
-        self._reader = _thread(f"from member {connection.peer}", self._read, self._guard)
+        self._reader = _thread(f"from member {connection.peer}", self._read)
 
     def offer(self, frame: Frame, estimate_bytes: int = 0) -> None:
         self._outbox.put(frame, estimate_bytes)
 
     def close(self, close: Close) -> None:
         self._outbox.put(close)
-        if threading.current_thread() in (self._reader, self._writer) and self._guard is not None:
+        if threading.current_thread() in (self._reader, self._writer):
             # The garbage collector closed the sender within one of its own threads.
             self._guard.end_within(CLOSE_SECONDS_MAX)
             return
@@ -119,10 +101,13 @@ class GrpcLink:
 
     def _wait_for_connection(self, seconds_max: float) -> None:
         if not self._begun.wait(seconds_max):
-            self._call.cancel()
+            self._guard.drop()
+            self.cut()
             raise TimeoutError(f"no connection in {seconds_max:g} s")
         if self._call.done() and self._call.code() is not grpc.StatusCode.OK:
+            self._guard.drop()
             raise ConnectionError(_problem(self._call))
+        self._guard.heard()
 
     def _requests(self) -> Iterator[bytes]:
         """Run by a thread of gRPC's, which asks for the next message when it has written one."""
@@ -130,27 +115,27 @@ class GrpcLink:
         yield Envelope().seal()  # of no frames: it is written as soon as there is a connection
         self._begun.set()
         try:
-            yield from _guarded(
-                messages(self._outbox, self._connection.settle), lambda: self._guard
-            )
+            for message in messages(self._outbox, self._connection.settle):
+                with self._guard.writing():
+                    yield message
         except LocalProtocolError as error:
             self._lose(str(error))
 
-    def _read(self, guard: Guard) -> None:
+    def _read(self) -> None:
         # With TLS the call has come this far only if the peer's certificate is that of the member.
         secure = self._connection.security.credentials is not None
         proven_member = self._connection.peer if secure else None
         decoders = StageDecoders()
         try:
             for message in self._call:
-                guard.heard()
+                self._guard.heard()
                 for frame, _ in frames_of(message, decoders):
                     self._connection.on_frame(frame, proven_member)
             self._lose("it ended the connection")
         except RemoteProtocolError as error:
             self._outbox.put(Close(str(error), fault=True))
             self._connection.lose(str(error))
-            guard.end_within(CLOSE_SECONDS_MAX)
+            self._guard.end_within(CLOSE_SECONDS_MAX)
             with contextlib.suppress(grpc.RpcError):
                 for _ in self._call:
                     pass  # until the peer has read the Close
@@ -158,7 +143,7 @@ class GrpcLink:
             self._lose(f"the connection broke: {_problem(self._call)}")
         finally:
             self._connection.lose("this end failed")  # no effect after any of the above
-            guard.drop()
+            self._guard.drop()
             self.cut()
             self._channel.close()
 
@@ -183,7 +168,7 @@ class GrpcListener:
         self._server = grpc.server(
             cast(futures.ThreadPoolExecutor, _Threads()),
             handlers=[grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})],
-            options=_server_options(timing),
+            options=server_options(timing),
             maximum_concurrent_rpcs=CALLS_MAX,
             compression=grpc.Compression.NoCompression,
         )
@@ -207,18 +192,17 @@ class GrpcListener:
     def _exchange(
         self, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
-        try:
-            proven_member = None
-            if self._security.credentials is not None:
+        proven_member = None
+        if self._security.credentials is not None:
+            try:
                 proven_member = grpc_peer_member(context.auth_context())
-        except PeerRefusedError as error:
-            _LOG.warning("a connection to this member was refused: %s", error)
-            return iter([_last_words(str(error))])
-        served = _Served(requests, context, self._timing)
+            except PeerRefusedError as error:
+                return _refused(str(error))
         with self._lock:
             unproven = sum(not each.proven for each in self._served)
             if self._closed or unproven >= UNPROVEN_MAX:
-                return iter([_last_words("the receiver is closed, or besieged by strangers")])
+                return _refused("the receiver is closed, or too many strangers are at its door")
+            served = _Served(requests, context, self._timing)
             self._served.add(served)
         if not context.add_callback(lambda: self._forget(served)):
             self._forget(served)
@@ -249,25 +233,33 @@ class _Served:
         """Returns the answers, to be written by the thread that calls this."""
         stream = self._stream = open_stream(proven_member, self._outbox.put, self.cut)
         self._reader = _thread("serving a connection", self._read, stream)
-        return _guarded(messages(self._outbox, lambda *_: True), lambda: self._guard)
+        return self._answers()
 
     def cut(self) -> None:
         self._outbox.discard()
         cast(Any, self._context).cancel()
 
     def drop(self) -> None:
+        """The call has ended."""
         self._guard.drop()
 
     def join(self, deadline: float) -> None:
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(max(0.0, deadline - time.monotonic()))
 
+    def _answers(self) -> Iterator[bytes]:
+        for message in messages(self._outbox, lambda _estimate_bytes, _cost_bytes: True):
+            with self._guard.writing():
+                yield message
+
     def _read(self, stream: Stream) -> None:
-        decoders = StageDecoders()
+        decoders, unfinished = StageDecoders(), Unfinished()
         try:
             for message in self._requests:
-                stream.accept_all(frames_of(message, decoders))
-                del message  # not to be kept while the next one comes
+                # A stranger is given no memory for a batch in parts.
+                frames = frames_of(message, decoders, unfinished if self.proven else None)
+                stream.accept_all(frames)
+                del message, frames  # not to be kept while the next one comes
                 if self.proven:
                     self._guard.heard()
                 elif stream.origin is not None:
@@ -309,49 +301,9 @@ class _Threads(futures.Executor):
         return future
 
 
-def messages(outbox: Outbox, settle: Callable[[int, int], bool]) -> Iterator[bytes]:
-    """Encodes what is put into the outbox, until that is closed: small frames together."""
-    encoders = StageEncoders()
-    envelope = Envelope()
-    careful = 0
-    while taken := outbox.take():
-        careful = max(0, careful - 1)
-        for frame, estimate_bytes in taken:
-            if not isinstance(frame, VnodeData):
-                envelope.add(frame)
-            else:
-                pieces = encoders.encode(frame.stage, frame.batch)
-                batch_bytes = sum(map(len, pieces))
-                cost_bytes = batch_bytes + FRAME_COST_BYTES
-                if cost_bytes > estimate_bytes:
-                    careful = 2
-                # Where a frame may have to wait for credit, nothing waits with it: the peer grants
-                # credit for what it has received. Only a frame that costs more than was reserved
-                # for it can cause a wait, its own or of those that were reserved before.
-                if envelope.frames and (careful or envelope.size + batch_bytes > _GATHERED_BYTES):
-                    yield envelope.seal()
-                check_batch_bytes(frame.stage, batch_bytes)
-                if not settle(estimate_bytes, cost_bytes):
-                    return
-                envelope.add_data(frame, pieces, batch_bytes)
-            if envelope.size >= _GATHERED_BYTES or envelope.frames == FRAMES_MAX:
-                yield envelope.seal()
-        if envelope.frames:
-            yield envelope.seal()
-
-
-def _guarded(written: Iterator[bytes], guard_of: Callable[[], Guard | None]) -> Iterator[bytes]:
-    """The same messages. Whoever takes one is to ask for the next one in time."""
-    for message in written:
-        guard = guard_of()
-        with guard.writing() if guard is not None else contextlib.nullcontext():
-            yield message
-
-
 def _channel(address: Address, timing: Timing, connection: Connection) -> grpc.Channel:
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    target = f"dns:///{host}:{address.port}"
-    options = _client_options(timing)
+    target = f"dns:///{_place(address.host, address.port)}"
+    options = client_options(timing)
     credentials = connection.security.credentials
     if credentials is None:
         return grpc.insecure_channel(target, options, grpc.Compression.NoCompression)
@@ -367,7 +319,7 @@ def _bind(server: grpc.Server, host: str, port: int, security: Security) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # gRPC says that it failed, and not why; the system says why.
     socket.create_server((host, port), family=family).close()
-    place = str(Address("grpc", host, port)).removeprefix("grpc://")
+    place = _place(host, port)
     try:
         if security.credentials is None:
             return server.add_insecure_port(place)
@@ -376,54 +328,16 @@ def _bind(server: grpc.Server, host: str, port: int, security: Security) -> int:
         raise OSError(f"the address {place} cannot be listened at: {error}") from error
 
 
-def _options(timing: Timing) -> list[tuple[str, int]]:
-    """Those of both ends. The sizes are for large batches over a fast network."""
-    patience_seconds = timing.silence_seconds_max - timing.heartbeat_seconds
-    return [
-        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message stays small
-        ("grpc.http2.max_frame_size", _HTTP2_FRAME_BYTES),
-        ("grpc.http2.write_buffer_size", _WRITE_BYTES),
-        ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
-        ("grpc.http2.bdp_probe", 0),  # it would lower that again
-        ("grpc.experimental.tcp_read_chunk_size", _READ_BYTES),
-        ("grpc.experimental.tcp_min_read_chunk_size", _READ_BYTES),
-        ("grpc.experimental.tcp_max_read_chunk_size", _READ_BYTES),
-        ("grpc.keepalive_time_ms", _milliseconds(timing.heartbeat_seconds)),
-        ("grpc.keepalive_timeout_ms", _milliseconds(patience_seconds)),
-        ("grpc.http2.max_pings_without_data", 0),  # no limit
-    ]
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _client_options(timing: Timing) -> list[tuple[str, int]]:
-    return [
-        *_options(timing),
-        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for each channel
-        ("grpc.enable_retries", 0),  # a stream that was lost must be known to be lost
-        ("grpc.enable_http_proxy", 0),  # members speak to each other directly
-        ("grpc.service_config_disable_resolution", 1),
-    ]
-
-
-def _server_options(timing: Timing) -> list[tuple[str, int]]:
-    return [
-        *_options(timing),
-        ("grpc.so_reuseport", 0),  # else two receivers could share a port, and take turns
-        ("grpc.http2.max_ping_strikes", 0),  # no limit
-        ("grpc.server_handshake_timeout_ms", _milliseconds(timing.connect_seconds_max)),
-        ("grpc.max_connection_idle_ms", _milliseconds(timing.silence_seconds_max)),
-    ]
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
-
-
-def _last_words(reason: str) -> bytes:
+def _refused(reason: str) -> Iterator[bytes]:
+    """The only answer of a call that is not served."""
+    _LOG.warning("a connection to this member was refused: %s", reason)
     envelope = Envelope()
     envelope.add(Close(reason, fault=True))
-    return envelope.seal()
+    return iter([envelope.seal()])
 
 
 def _problem(call: Any) -> str:

@@ -149,8 +149,8 @@ class TlsPipe:
             raise PeerSilentError(f"{what} for {self._seconds:g} s")
 
     def finish(self) -> None:
-        # The end of this direction is the end of the connection below it: what was written is
-        # with the system, which still sends it.
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._socket.unwrap()  # says so, and does not wait for the other end to say the same
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_WR)
 

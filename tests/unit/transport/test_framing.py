@@ -3,6 +3,7 @@ bits, and that the writer holds nothing back while it waits for credit."""
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import RemoteProtocolError
-from penstock.transport.carriers.tcp import read_frames, write_frames
+from penstock.transport.carriers.framing import CHUNK_BYTES, read_frames, write_frames
 from penstock.transport.credit import Allowance
 from penstock.transport.frames import Barrier, Close, Credit, Flush, Frame, VnodeData
 from penstock.transport.outbox import Outbox
@@ -61,7 +62,7 @@ class Memory:
         pass
 
 
-def no_limit(estimate_bytes: int, cost_bytes: int) -> bool:
+def no_limit(estimate_bytes: int, cost_bytes: int, wait: bool) -> bool:
     return True
 
 
@@ -133,15 +134,32 @@ def test_frames_before_a_damaged_one_are_read() -> None:
         next(reading)
 
 
-def test_small_batches_do_not_keep_what_was_read_with_them() -> None:
+def test_a_damaged_large_frame_is_refused() -> None:
+    data = written([VnodeData("s", 1, SIZED[300_000])])
+    for place in (1_000_000, 2_399_999):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        for step_bytes in (100_000, 10_000_000):
+            with pytest.raises(RemoteProtocolError, match="damaged on the way"):
+                read(bytes(damaged), step_bytes)
+
+
+def test_a_small_batch_does_not_keep_what_was_read_with_it() -> None:
     """A batch that is held for long would hold a chunk of other frames' memory."""
-    data = written([VnodeData("s", 1, SMALL)] * 50)
-    for group in read_frames(Memory(data)):
-        for frame, _ in group:
-            if isinstance(frame, VnodeData):
-                buffers = [b for column in frame.batch.columns for b in column.buffers() if b]
-                parents = {parent.address: parent.size for b in buffers if (parent := b.parent)}
-                assert sum(parents.values()) < 4_096
+    before = pa.total_allocated_bytes()
+    kept = next(read_frames(Memory(written([VnodeData("s", 1, SMALL)] * 50))))[0][0]
+    gc.collect()
+    assert isinstance(kept, VnodeData)
+    assert pa.total_allocated_bytes() - before < CHUNK_BYTES // 8
+
+
+def test_a_connection_that_is_gone_ends_the_writer() -> None:
+    pipe, outbox = Memory(), Outbox(WAIT_SECONDS_MAX)
+    for frame in (Flush(1), VnodeData("s", 0, SMALL), Flush(2), Close("done")):
+        outbox.put(frame)
+    write_frames(pipe, outbox, lambda _estimate_bytes, _cost_bytes, _wait: False)
+    assert not pipe.finished
+    assert read(bytes(pipe.data), 1_000) == [Flush(1)], "what came before was written"
 
 
 def test_nothing_is_held_back_while_a_frame_waits_for_credit() -> None:
@@ -151,8 +169,10 @@ def test_nothing_is_held_back_while_a_frame_waits_for_credit() -> None:
     pipe, outbox = Memory(), Outbox(WAIT_SECONDS_MAX)
     arrived = (cost_bytes for group in read_frames(pipe) for _, cost_bytes in group)
 
-    def settle(estimate_bytes: int, cost_bytes: int) -> bool:
+    def settle(estimate_bytes: int, cost_bytes: int, wait: bool) -> bool:
         while not allowance.settle(estimate_bytes, cost_bytes):
+            if not wait:
+                return False
             taken_bytes = next(arrived, 0)
             assert taken_bytes, "it waits for ever: what would make room was not sent"
             allowance.grant(Credit(taken_bytes, 0))
