@@ -64,7 +64,6 @@ over_bytes = over([kind for kind in KINDS if kind.carrier != "local"])
 over_tcp = over([kind for kind in KINDS if kind.carrier == "tcp"])
 over_grpc = over([kind for kind in KINDS if kind.carrier == "grpc"])
 over_tls = over([kind for kind in KINDS if kind.tls])
-without_tls = over([kind for kind in KINDS if not kind.tls])
 
 
 @functools.cache

@@ -147,8 +147,8 @@ def test_a_stranger_that_says_nothing_does_not_hold_up_the_end(fabric: Fabric) -
     closing = Background(receiver.close, "closing a receiver with silent strangers")
     closing.result(PATIENT.connect_seconds_max / 3)
     for stranger in strangers:
-        stranger.settimeout(PATIENT.connect_seconds_max)
-        assert stranger.recv(1) == b""
+        while stranger.recv(1000):  # some carriers greet everybody
+            pass
 
 
 def test_the_next_receiver_of_a_member_is_found(fabric: Fabric) -> None:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from tests.conformance.fabric import Fabric
 
 QUIET = Timing(connect_seconds_max=10, heartbeat_seconds=0.1, silence_seconds_max=1)
-"""As hasty, but a busy machine may take its time to connect."""
+"""As hasty, but a busy machine may take its time."""
+BRIEF = Timing(connect_seconds_max=0.3, heartbeat_seconds=0.1, silence_seconds_max=0.5)
+"""Where no connection comes to be."""
 
 
 def cut_connection(sender: Sender, member: int = RECEIVING) -> None:
@@ -138,10 +140,10 @@ def test_a_reason_reaches_a_sender_that_goes_on_sending(fabric: Fabric) -> None:
 @over_bytes  # within a process nothing can be half open
 @pytest.mark.parametrize("direction", [TO_RECEIVER, TO_SENDER])
 def test_half_open_connections_are_noticed_by_both_ends(fabric: Fabric, direction: str) -> None:
-    receiver = fabric.receiver(timing=QUIET)
+    receiver = fabric.receiver(timing=HASTY)
     direct = receiver.address
     proxy = Proxy(fabric, RECEIVING)
-    sender = fabric.sender(timing=QUIET)
+    sender = fabric.sender(timing=HASTY)
     sender.send(RECEIVING, numbered(1))
     assert numbers(take(receiver)) == [1]
     proxy.swallow(direction)
@@ -157,9 +159,9 @@ def test_half_open_connections_are_noticed_by_both_ends(fabric: Fabric, directio
 
 @over_bytes
 def test_a_sender_that_waits_for_credit_notices_the_silence(fabric: Fabric) -> None:
-    receiver = fabric.small_receiver(timing=QUIET)
+    receiver = fabric.small_receiver(timing=HASTY)
     proxy = Proxy(fabric, RECEIVING)
-    sender = fabric.sender(timing=QUIET)
+    sender = fabric.sender(timing=HASTY)
 
     def send_on() -> None:
         for number in range(1000):
@@ -178,7 +180,7 @@ def test_a_connection_that_is_silent_from_the_start_is_given_up(fabric: Fabric) 
     fabric.receiver()
     proxy = Proxy(fabric, RECEIVING)
     proxy.swallow(TO_RECEIVER, TO_SENDER)
-    sender = fabric.sender(timing=HASTY)
+    sender = fabric.sender(timing=BRIEF)
     sockets = open_sockets()
     for _ in range(2):
         with pytest.raises(PeerUnavailableError, match=f"member {RECEIVING}"):
@@ -200,42 +202,32 @@ def test_a_proxy_that_ends_is_noticed_at_once(fabric: Fabric) -> None:
         eventually(sender.losses, "that the sender notices")
 
 
-@over_bytes
-def test_an_idle_connection_stays(fabric: Fabric) -> None:
-    """Both ends have nothing to say for longer than silence is allowed, and so say that."""
-    receiver = fabric.receiver(timing=QUIET)
-    sender = fabric.sender(timing=QUIET)
-    sender.send(RECEIVING, Flush(1))
-    take(receiver)
-    silence_over = Background(lambda: receiver.receive(2.5 * QUIET.silence_seconds_max))
-    assert silence_over.result() is None
-    assert sender.losses() == []
-    assert receiver.reply(sender.origin, Flushed(1, 1)) is True
-    assert sender.receive_flushed(WAIT_SECONDS_MAX) == (RECEIVING, Flushed(1, 1))
-    sender.send(RECEIVING, numbered(1))
-    (received,) = take(receiver)
-    assert received.connection == 1
-
-
-@over_bytes
-def test_a_connection_that_waits_for_its_consumer_stays(fabric: Fabric) -> None:
-    """Nothing moves for longer than silence is allowed, because nobody takes anything."""
+@over_bytes  # within a process nobody listens for silence
+def test_a_connection_on_which_nothing_moves_stays(fabric: Fabric) -> None:
+    """For longer than silence is allowed: one sender has nothing to say, and another one waits for
+    a consumer that takes nothing. Both ends of both say so."""
     receiver = fabric.small_receiver(timing=QUIET)
-    sender = fabric.sender(timing=QUIET)
+    idle, waiting = fabric.sender(timing=QUIET), fabric.sender(OTHER, timing=QUIET)
     count = 60
 
     def send_all() -> None:
         for number in range(count):
             # New stages, whose schemas come on top of what is known before they are encoded.
             message = numbered(number, stage=f"stage {number}", pad_bytes=2000)
-            sender.send(RECEIVING, message, WAIT_SECONDS_MAX)
+            waiting.send(RECEIVING, message, WAIT_SECONDS_MAX)
 
+    idle.send(RECEIVING, Flush(1))
     sending = Background(send_all, "sending to a consumer that sleeps")
-    threading.Event().wait(2.5 * QUIET.silence_seconds_max)  # the consumer is busy otherwise
+    threading.Event().wait(1.7 * QUIET.silence_seconds_max)
     assert sending.running
-    assert sender.losses() == []
-    assert numbers(take(receiver, count)) == list(range(count))
+    assert idle.losses() == waiting.losses() == []
+    assert receiver.reply(idle.origin, Flushed(1, 1)) is True
+    assert idle.receive_flushed(WAIT_SECONDS_MAX) == (RECEIVING, Flushed(1, 1))
+    taken = take(receiver, count + 1)
+    assert numbers(taken) == list(range(count))
     sending.result()
+    idle.send(RECEIVING, numbered(1))
+    assert {each.connection for each in (*taken, *take(receiver))} == {1, 2}
 
 
 @over_bytes

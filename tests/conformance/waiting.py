@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS_MAX = float(os.environ.get("PENSTOCK_WAIT_SECONDS", "30"))
 """Only a test that fails waits this long."""
-QUIET_SECONDS = 0.15
+QUIET_SECONDS = 0.05
 """For what must not happen: long enough that a wrong program would most likely have done it."""
 
 _FILES_OPEN = Path("/proc/self/fd")

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -120,7 +121,7 @@ class Household:
         logs = [self._folder / f"receiver-{place}" for place in range(count)]
         started = [self.start(RECEIVER, RECEIVING, timing, self.carrier, str(log)) for log in logs]
         return [
-            Child(process, Background(lambda process=process: _address(process)).result(), log)  # type: ignore[misc]
+            Child(process, Background(partial(_address, process)).result(), log)
             for process, log in zip(started, logs, strict=True)
         ]
 

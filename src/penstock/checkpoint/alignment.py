@@ -197,9 +197,7 @@ class Alignment(Generic[ItemT]):
     def _arrive(self, event: ArrivalEvent[ItemT]) -> None:
         arrived_at = self._inputs[event.input]
         if isinstance(event, InputEnded):
-            if arrived_at.end_arrived:
-                return  # ended and then left: once is enough
-            arrived_at.end_arrived = True
+            arrived_at.end_arrived = True  # to end and then to leave changes nothing more
         if arrived_at.is_held:
             arrived_at.held.append(event)
         else:
@@ -210,7 +208,7 @@ class Alignment(Generic[ItemT]):
         match event:
             case DataArrived():
                 for checkpoint in list(self._checkpoints.values()):
-                    if checkpoint.phase is Phase.RECORDING and event.input in checkpoint.waiting:
+                    if event.input in checkpoint.waiting:
                         self._record(checkpoint, event)
                 self._effects.append(Deliver(event.input, event.item))
             case BarrierArrived(input=index, barrier=barrier):
@@ -299,7 +297,7 @@ class Alignment(Generic[ItemT]):
 
     def _record(self, checkpoint: _Checkpoint[ItemT], event: DataArrived[ItemT]) -> None:
         if checkpoint.phase is not Phase.RECORDING:
-            return
+            return  # what is aligning has all of it in its state; what is aborted has nothing
         checkpoint.recorded_bytes += event.cost_bytes
         if checkpoint.recorded_bytes > self._recorded_bytes_max:
             self._abort(checkpoint, AbortReason.TOO_LARGE)

@@ -119,7 +119,9 @@ class Connection:
         """Queues a message, once there is credit for it. A batch too large for a frame is cut."""
         cost_bytes = 0
         if isinstance(message, VnodeData):
-            size = self._stage(message).size(message.batch, self._caution)
+            encodes = self._link is not None and self._link.encodes
+            caution = self._caution if encodes else None
+            size = self._stage(message).size(message.batch, caution)
             if size > BATCH_BYTES_MAX:
                 for part in halves(message):
                     self.send(part, timeout_seconds)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Final
 
 from penstock.transport.carriers import carrier_of
 from penstock.transport.discovery import publish
+from penstock.transport.dropping import closing
 from penstock.transport.stream import Desk, Stream
 from penstock.transport.timing import Timing
 
@@ -56,8 +56,7 @@ class Receiver:
         self._desk = desk
         self._inbox = desk.inbox
         self.address: Address = listener.address
-        # Nothing above refers to this object: when it is dropped, its sockets close.
-        self._close = weakref.finalize(self, _close, desk, listener)
+        self._close = closing(self, lambda: _close(desk, listener))
         publish(keyvalue, self.address)
 
     def receive(self, timeout_seconds: float | None = None) -> Received | None:

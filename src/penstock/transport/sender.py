@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import LocalProtocolError
 from penstock.transport.connection import Connection
 from penstock.transport.discovery import look_up
+from penstock.transport.dropping import closing
 from penstock.transport.frames import Flushed, Origin
 from penstock.transport.timing import Timing
 
@@ -61,7 +61,7 @@ class Sender:
         self._pool = _Pool()
         self._flushed: queue.SimpleQueue[tuple[int, Flushed]] = queue.SimpleQueue()
         self._losses: deque[Loss] = deque(maxlen=LOSSES_MAX)
-        self._close = weakref.finalize(self, _Pool.close, self._pool)
+        self._close = closing(self, self._pool.close)
 
     def send(self, member: int, message: Message, timeout_seconds: float | None = None) -> None:
         """Queues a message for a member once there is credit for it. What is queued goes out

@@ -61,12 +61,14 @@ class OutboundStage:
         self._fixed_bytes = 0
         self._row_bytes: float | None = None
 
-    def size(self, batch: pa.RecordBatch, caution: float) -> int:
+    def size(self, batch: pa.RecordBatch, caution: float | None) -> int:
         """Of the batch, encoded. Exact for large batches, but for dictionaries. For small ones it
-        is guessed from the rows before, times `caution`: to ask Arrow would cost more than to be
-        wrong now and then, since that makes threads of an interpreter change places."""
+        is guessed from the rows before, times `caution`, unless that is None: to ask Arrow would
+        cost more than to be wrong now and then, since that makes threads of an interpreter change
+        places."""
         rows = batch.num_rows
-        if self._row_bytes is not None and batch.get_total_buffer_size() <= GUESS_BYTES_MAX:
+        small = batch.get_total_buffer_size() <= GUESS_BYTES_MAX
+        if small and caution is not None and self._row_bytes is not None:
             guess = self._fixed_bytes + int(rows * self._row_bytes * caution)
             if guess <= GUESS_BYTES_MAX:
                 return guess

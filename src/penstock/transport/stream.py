@@ -143,6 +143,9 @@ class Desk:
             with self._lock:
                 self._windows[received.origin].put_back(-held[0], -held[1])
             raise
+        if isinstance(received.frame, Flush):
+            with self._lock:
+                self._note_asked(received, received.frame, asked=False)
 
     def close(self) -> None:
         """Ends every stream; each peer is told why."""
@@ -165,6 +168,12 @@ class Desk:
             self._windows[stream.origin].held_frames += 1
             self.inbox.put(stream.origin, stream.connection, [(close, 0)])
 
+    def _note_asked(self, received: Received, flush: Flush, *, asked: bool) -> None:
+        """A Flush can be answered once it was taken, on the connection that it came by."""
+        stream = self._streams.get(received.origin)
+        if stream is not None and stream.connection == received.connection:
+            stream.unanswered[flush.cycle] = asked
+
     def _on_taken(self, taken: list[Received]) -> None:
         totals: defaultdict[Origin, list[int]] = defaultdict(lambda: [0, 0])
         for received in taken:
@@ -172,6 +181,9 @@ class Desk:
             totals[received.origin][1] += _control_frames(received)
         grants: list[tuple[Stream, Credit]] = []
         with self._lock:
+            for received in taken:
+                if isinstance(received.frame, Flush):
+                    self._note_asked(received, received.frame, asked=True)
             for origin, (charged_bytes, control_frames) in totals.items():
                 credit = self._windows[origin].take(charged_bytes, control_frames)
                 stream = self._streams.get(origin)
@@ -198,7 +210,8 @@ class Stream:
         self.origin: Origin | None = None
         self.connection = 0
         self.over = False
-        self._unanswered: set[int] = set()
+        self.unanswered: dict[int, bool] = {}
+        """The cycles of Flushes that came, and whether each was taken."""
 
     def accept(self, frame: Frame, cost_bytes: int = 0) -> None:
         """The next frame. Raises RemoteProtocolError for one that may not come here."""
@@ -236,11 +249,11 @@ class Stream:
             case VnodeData() | Barrier() | Close():
                 pass
             case Flush():
-                if frame.cycle in self._unanswered:
+                if frame.cycle in self.unanswered:
                     raise RemoteProtocolError(f"Flush of cycle {frame.cycle} came twice")
-                if len(self._unanswered) == CONTROL_FRAMES_MAX:
+                if len(self.unanswered) == CONTROL_FRAMES_MAX:
                     raise RemoteProtocolError(f"{CONTROL_FRAMES_MAX} Flushes are open already")
-                self._unanswered.add(frame.cycle)
+                self.unanswered[frame.cycle] = False
             case Credit():
                 if frame.data_bytes or frame.control_frames:
                     raise RemoteProtocolError("a sender grants no credit")
@@ -261,9 +274,9 @@ class Stream:
         self._desk.end(self, Close(reason, fault=True))
 
     def answer(self, frame: Flushed) -> bool:
-        if frame.cycle not in self._unanswered:
-            return False  # answered already, or asked on the connection before this one
-        self._unanswered.discard(frame.cycle)
+        if not self.unanswered.get(frame.cycle, False):
+            return False  # answered already, not yet asked, or on the connection before this one
+        del self.unanswered[frame.cycle]
         self.reply(frame)
         return True
 

@@ -46,7 +46,7 @@ _FLUSH: Final = struct.Struct("<Q")
 _FLUSHED: Final = struct.Struct("<QQ")
 _CREDIT: Final = struct.Struct("<QQ")
 
-_TAG_HELLO: Final = 1
+TAG_HELLO: Final = 1
 _TAG_DATA: Final = 2
 _TAG_BARRIER: Final = 3
 _TAG_FLUSH: Final = 4
@@ -55,7 +55,7 @@ _TAG_CREDIT: Final = 6
 _TAG_CLOSE: Final = 7
 
 _BODY_BYTES_RANGE: Final = {
-    _TAG_HELLO: (_HELLO.size, _HELLO.size + TOKEN_BYTES_MAX),
+    TAG_HELLO: (_HELLO.size, _HELLO.size + TOKEN_BYTES_MAX),
     _TAG_DATA: (_DATA.size, BODY_BYTES_MAX),
     _TAG_BARRIER: (_BARRIER.size, _BARRIER.size),
     _TAG_FLUSH: (_FLUSH.size, _FLUSH.size),
@@ -106,7 +106,7 @@ def encode(frame: Frame, encoders: StageEncoders) -> Encoded:
             return _encode_data(frame, encoders)
         case Hello():
             head = _HELLO.pack(MAGIC, frame.version, frame.lane, frame.member, frame.window_bytes)
-            return _encode_control(_TAG_HELLO, head + frame.token)
+            return _encode_control(TAG_HELLO, head + frame.token)
         case Barrier():
             body = _BARRIER.pack(frame.checkpoint, frame.epoch, frame.flags)
             return _encode_control(_TAG_BARRIER, body)
@@ -228,7 +228,7 @@ def _decode_data(body: pa.Buffer, decoders: StageDecoders) -> tuple[Frame, int]:
 
 
 def _decode_control(tag: int, body: bytes) -> Frame:
-    if tag == _TAG_HELLO:
+    if tag == TAG_HELLO:
         magic, version, lane, member, window_bytes = _HELLO.unpack_from(body)
         if magic != MAGIC:
             raise LocalProtocolError("it does not begin with the transport's mark")

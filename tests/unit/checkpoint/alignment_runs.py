@@ -60,7 +60,8 @@ class Tick:
 
 @dataclass(frozen=True)
 class Cancel:
-    checkpoint: int
+    checkpoint: int | None
+    """None: the oldest in flight, if any."""
 
 
 Step: TypeAlias = Advance | Overtake | Tick | Cancel
@@ -161,8 +162,11 @@ class Run:
                 self.handle(TimePassed())
                 deadline = self.alignment.deadline_seconds
                 assert deadline is None or deadline > self.now
-            case Cancel(checkpoint=checkpoint):
-                self.handle(CheckpointCancelled(checkpoint))
+            case Cancel(checkpoint=chosen):
+                in_flight = self.alignment.in_flight
+                for checkpoint in in_flight[:1] if chosen is None else (chosen,):
+                    self.handle(CheckpointCancelled(checkpoint))
+                    assert (checkpoint in self.aborted) or checkpoint not in in_flight
             case _:
                 assert_never(step)
 

@@ -50,7 +50,7 @@ def data(cost_bytes: int, stage: str = "s") -> VnodeData:
 def price_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a row cost one byte, so that tests of credit need no guesses of sizes."""
 
-    def size(stage: OutboundStage, batch: pa.RecordBatch, caution: float) -> int:
+    def size(stage: OutboundStage, batch: pa.RecordBatch, caution: float | None) -> int:
         return batch.num_rows - FRAME_COST_BYTES
 
     monkeypatch.setattr(OutboundStage, "size", size)
@@ -65,16 +65,21 @@ def waits(future: Future[Any]) -> None:
 class FakeLink:
     """A carrier's end of a connection that leads nowhere."""
 
+    encodes = True
+
     def __init__(self) -> None:
         self.offered: list[tuple[Frame, int]] = []
         self.closed: list[Close] = []
         self.cuts = 0
         self.on_hello: Callable[[], object] = lambda: None
+        self.on_data: Callable[[int], object] = lambda _: None
 
     def offer(self, frame: Frame, estimate_bytes: int = 0) -> None:
         self.offered.append((frame, estimate_bytes))
         if isinstance(frame, Hello):
             self.on_hello()
+        elif isinstance(frame, VnodeData):
+            self.on_data(estimate_bytes)
 
     def close(self, close: Close) -> None:
         self.closed.append(close)
@@ -112,6 +117,12 @@ class World:
         if self.dial_error:
             raise self.dial_error
         return self.link
+
+    def widen(self, window_bytes: int) -> None:
+        """A window that no test uses up, with an encoder that is never behind."""
+        hello = Hello(PEER, 0, TOKEN.for_member(PEER), window_bytes)
+        self.answers = [hello, Credit(window_bytes, CONTROL_FRAMES_MAX)]
+        self.link.on_data = lambda estimate: self.connection.settle(estimate, estimate)
 
     def answer(self) -> None:
         for frame in self.answers:

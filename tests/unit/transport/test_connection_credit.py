@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from penstock.errors import RemoteProtocolError
+from penstock.errors import ConfigurationError, RemoteProtocolError
 from penstock.transport import connection as connection_module
 from penstock.transport import stages
 from penstock.transport.connection import SendTimeoutError
 from penstock.transport.credit import CONTROL_FRAMES_MAX, QUEUED_BYTES_MAX
-from penstock.transport.frames import Barrier, Credit, Flush, Flushed, Hello, VnodeData
+from penstock.transport.frames import (
+    FRAME_COST_BYTES,
+    Barrier,
+    Credit,
+    Flush,
+    Flushed,
+    Hello,
+    VnodeData,
+)
 from tests.unit.transport.fake_link import (
-    HELLO,
     PEER,
     TOKEN,
     WAIT_SECONDS_MAX,
@@ -190,18 +196,26 @@ MANY: dict[str, pa.Array[Any]] = {
         pa.array([0] * 200, pa.int8()), pa.array(range(200), pa.int32()), [pa.array(TEXTS)]
     ),
 }
+UNCUT = {"text views", "list views", "dense union"}
 
 
 @pytest.mark.parametrize("kind", MANY)
 def test_a_batch_too_large_for_a_frame_is_cut(
     unpriced: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Of some kinds a slice keeps all values, and is no smaller than the whole."""
+    """Of some kinds a slice keeps all values, and is no smaller than the whole: then it is cut all
+    the same, or refused for what it is."""
     monkeypatch.setattr(connection_module, "BATCH_BYTES_MAX", 4_096)
     monkeypatch.setattr(stages, "GUESS_BYTES_MAX", 0)
+    unpriced.widen(2**24)
     connection = unpriced.open()
     batch = pa.record_batch([MANY[kind]], ["x"])
-    connection.send(VnodeData("large", 7, batch))
+    try:
+        connection.send(VnodeData("large", 7, batch))
+    except ConfigurationError as error:
+        assert kind in UNCUT
+        assert "one row has" not in str(error), "that is not what is wrong"  # noqa: PT017
+        return
     sent = [frame for frame in unpriced.link.frames if isinstance(frame, VnodeData)]
     parts = [frame.batch for frame in sent]
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch]))
@@ -211,8 +225,7 @@ def test_a_batch_too_large_for_a_frame_is_cut(
 
 def test_a_few_large_rows_after_many_small_ones_are_cut(unpriced: World) -> None:
     """What the rows before had does not tell."""
-    window_bytes = 256 * 1024 * 1024
-    unpriced.answers = [replace(HELLO, window_bytes=window_bytes), Credit(window_bytes, 1)]
+    unpriced.widen(2**28)
     connection = unpriced.open()
     texts = pa.array(["small"] * 1_000 + ["x" * 40_000_000] * 2)
     batch = pa.record_batch([texts], ["text"])
@@ -227,12 +240,29 @@ def test_estimates_that_are_always_too_low_do_no_harm(unpriced: World) -> None:
     connection = unpriced.open()
     words = pa.array([["word"]], pa.list_(pa.dictionary(pa.int8(), pa.string())))
     nested = VnodeData("nested", 0, pa.record_batch([words], ["words"]))
-    connection.send(data(10))
+    small = VnodeData("small", 0, pa.record_batch([pa.array(range(10))], ["n"]))
+    connection.send(small)
     assert connection.settle(unpriced.link.offered[-1][1], 2_000)
     for _ in range(400):
         connection.send(nested)
         assert connection.settle(unpriced.link.offered[-1][1], 20_000)
         connection.on_frame(Credit(20_000, 0), None)
-    connection.send(data(10))
-    connection.send(data(0))
+    connection.send(small)
+    connection.send(VnodeData("small", 0, small.batch.slice(0, 0)))
     assert len(unpriced.link.frames) == 403
+
+
+@pytest.mark.parametrize("encodes", [False, True])
+def test_what_nobody_settles_is_not_guessed(unpriced: World, encodes: bool) -> None:
+    unpriced.widen(2**20)
+    unpriced.link.encodes = encodes
+    connection = unpriced.open()
+    batches = [
+        pa.record_batch([pa.array([text])], ["text"]) for text in ("short", "short", "long" * 500)
+    ]
+    for batch in batches:
+        connection.send(VnodeData("s", 0, batch))
+    estimates = [estimate_bytes for _, estimate_bytes in unpriced.link.offered[2:]]
+    exact = [pa.ipc.get_record_batch_size(batch) + FRAME_COST_BYTES for batch in batches[1:]]
+    assert estimates[0] == exact[0]
+    assert (estimates[1] == exact[1]) == (not encodes)

@@ -25,6 +25,7 @@ from penstock.transport.certificates import member_name
 from penstock.transport.security import ClusterSecurity, client_context, server_context
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Sequence
 
     from penstock.transport.stages import Piece
@@ -133,9 +134,9 @@ SIZES = [
 
 @pytest.mark.parametrize("small", [False, True], ids=["wide", "narrow"])
 def test_all_pieces_arrive_in_order(make_ends: Callable[[bool], Ends], small: bool) -> None:
-    near, far = make_ends(small)
+    near, far = ends = make_ends(small)
     sent = [pieces_of(seed, sizes) for seed, sizes in enumerate(SIZES)]
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, cut_by_a_failure(ends):
         reading = pool.submit(read_all, far)
         for pieces in sent:
             near.send(pieces)
@@ -170,9 +171,59 @@ def test_both_directions_at_once(make_ends: Callable[[bool], Ends], small: bool)
     assert received[1] == b"".join(map(joined, frames[0]))
 
 
+class Watched:
+    """A TLS socket that notices two threads within it, and gives them time to meet."""
+
+    def __init__(self, watched: ssl.SSLSocket) -> None:
+        self._watched = watched
+        self._entered = threading.Lock()
+        self.calls = self.meetings = 0
+
+    def fileno(self) -> int:
+        return self._watched.fileno()
+
+    def send(self, view: memoryview) -> int:
+        return self._alone(self._watched.send, view[:2_000])
+
+    def recv_into(self, view: memoryview) -> int:
+        return self._alone(self._watched.recv_into, view[:2_000])
+
+    def _alone(self, call: Callable[[memoryview], int], view: memoryview) -> int:
+        if not self._entered.acquire(blocking=False):
+            self.meetings += 1
+            return call(view)
+        try:
+            self.calls += 1
+            time.sleep(0.0005)
+            return call(view)
+        finally:
+            self._entered.release()
+
+
+def test_one_thread_at_a_time_is_within_tls() -> None:
+    """OpenSSL does not notice when two are, but for what it then writes and reads."""
+    near, far = tls_ends(False)
+    assert isinstance(near, TlsPipe)
+    watched = Watched(near._socket)
+    near._socket = watched  # type: ignore[assignment]
+    pieces = pieces_of(1, [50_000])
+    with ThreadPoolExecutor(2) as pool, cut_by_a_failure((far, far)):
+        for end in (near, far):
+            end.limit(WAIT_SECONDS_MAX)
+        far.send(pieces)
+        far.finish()
+        reading = pool.submit(read_all, near)
+        pool.submit(near.send, pieces_of(2, [50_000])).result(WAIT_SECONDS_MAX)
+        assert reading.result(WAIT_SECONDS_MAX) == joined(pieces)
+    assert watched.calls > 40
+    assert watched.meetings == 0
+    for pipe in (far, TlsPipe(watched._watched)):
+        pipe.close()
+
+
 def test_answers_come_while_nothing_is_sent(make_ends: Callable[[bool], Ends]) -> None:
     """A reader that waits keeps no lock from the writer beside it."""
-    near, far = make_ends(False)
+    near, far = ends = make_ends(False)
     rounds = 200
 
     def answer() -> None:
@@ -191,7 +242,7 @@ def test_answers_come_while_nothing_is_sent(make_ends: Callable[[bool], Ends]) -
             heard.append(buffer[0])
             one_by_one.release()
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, cut_by_a_failure(ends):
         futures: list[Future[None]] = [pool.submit(answer), pool.submit(listen)]
         for number in range(rounds):
             near.send([bytes([number])])
@@ -229,10 +280,10 @@ def test_a_peer_that_reads_nothing_is_gone(make_ends: Callable[[bool], Ends]) ->
 
 def test_a_slow_peer_is_not_gone(make_ends: Callable[[bool], Ends]) -> None:
     """Silence is counted from the last byte, not from the first."""
-    near, far = make_ends(True)
+    near, far = ends = make_ends(True)
     near.limit(1.5)
     pieces = pieces_of(1, [10_000] * 200)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, cut_by_a_failure(ends):
         sending = pool.submit(near.send, pieces)
         received = bytearray()
         buffer = memoryview(bytearray(20_000))
@@ -247,7 +298,7 @@ def test_a_slow_peer_is_not_gone(make_ends: Callable[[bool], Ends]) -> None:
 
 
 def test_a_cut_wakes_both_threads(make_ends: Callable[[bool], Ends]) -> None:
-    near, _ = make_ends(True)
+    near, _ = ends = make_ends(True)
 
     def write() -> None:
         near.send([bytes(50_000_000)])
@@ -255,7 +306,7 @@ def test_a_cut_wakes_both_threads(make_ends: Callable[[bool], Ends]) -> None:
     def read() -> int:
         return near.receive_into(memoryview(bytearray(10)))
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, cut_by_a_failure(ends):
         writing, reading = pool.submit(write), pool.submit(read)
         time.sleep(0.05)  # most likely both wait by now; if not, it holds all the same
         near.cut()

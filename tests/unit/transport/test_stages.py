@@ -207,9 +207,12 @@ def test_a_frame_holds_one_batch(kind: str) -> None:
     refused([first], b"\xff\xff\xff\xff\0\0\0\0")
 
 
-def test_what_a_batch_takes_of_memory_is_what_its_frame_has() -> None:
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_what_a_batch_takes_of_memory_is_what_its_frame_has(dictionary: bool) -> None:
     """A window counts frames. A compressed one would take a thousand times of it once decoded."""
     batch = batch_of(pa.array(np.zeros(100_000)))
+    if dictionary:
+        batch = batch.append_column("words", pa.array(["a"] * 100_000).dictionary_encode())
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     writer = pa.ipc.new_stream(sink, batch.schema, options=options)

@@ -268,6 +268,8 @@ def test_a_flush_is_answered_once(desk: Desk) -> None:
     other.stream.accept(Flush(6))
     with pytest.raises(RemoteProtocolError, match="cycle 5 came twice"):
         peer.stream.accept(Flush(5))
+    assert not desk.reply(Origin(1), Flushed(5, 77)), "nobody has taken it yet"
+    drained(desk)
     assert desk.reply(Origin(1), Flushed(5, 77))
     assert peer.replies[-1] == Flushed(5, 77)
     assert not any(isinstance(reply, Flushed) for reply in other.replies)
@@ -276,6 +278,10 @@ def test_a_flush_is_answered_once(desk: Desk) -> None:
         assert not desk.reply(Origin(1), Flushed(cycle, 77)), "answered, or never asked"
     assert len(peer.replies) == replies
     peer.stream.accept(Flush(5))
+    (again,) = drained(desk)
+    desk.put_back(again)
+    assert not desk.reply(Origin(1), Flushed(5, 78)), "it was put back"
+    drained(desk)
     assert desk.reply(Origin(1), Flushed(5, 78))
     peer.stream.accept(Close("done"))
     assert not desk.reply(Origin(1), Flushed(5, 79)), "nobody is there"

@@ -10,7 +10,15 @@ from penstock.checksum import RunningChecksum, checksum
 from penstock.errors import RemoteProtocolError
 from penstock.transport.carriers.blocks import Blocks
 from penstock.transport.stages import StageDecoders, StageEncoders
-from penstock.transport.wire import HEADER, Header, check_trailer, decode, decode_header, encode
+from penstock.transport.wire import (
+    HEADER,
+    TAG_HELLO,
+    Header,
+    check_trailer,
+    decode,
+    decode_header,
+    encode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,18 +61,20 @@ def write_frames(pipe: Pipe, outbox: Outbox, settle: Callable[[int, int, bool], 
     pipe.finish()
 
 
-def read_frames(pipe: Pipe) -> Iterator[list[tuple[Frame, int]]]:
+def read_frames(pipe: Pipe, *, of_stranger: bool = False) -> Iterator[list[tuple[Frame, int]]]:
     """Every frame, and what it takes of its credit, until the other end is finished: each time
-    those that came together. A connection that ends within a frame is an error."""
-    return iter(_Reader(pipe))
+    those that came together. A connection that ends within a frame is an error. A stranger's first
+    frame must be a Hello: nothing larger is waited for."""
+    return iter(_Reader(pipe, of_stranger))
 
 
 class _Reader:
     """Reads chunks and decodes the frames in them. A batch points into the chunk it came in, so a
     chunk is filled from front to back, once, and belongs to its batches then."""
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: Pipe, of_stranger: bool) -> None:
         self._pipe = pipe
+        self._of_stranger = of_stranger
         self._decoders = StageDecoders(checksummed=True)
         self._blocks = Blocks()
         self._view, self._chunk = self._blocks.lend(CHUNK_BYTES)
@@ -99,6 +109,10 @@ class _Reader:
         while self._end - self._begin >= HEADER.size:
             begin = self._begin
             head = decode_header(self._view[begin : begin + HEADER.size])
+            if self._of_stranger and head.tag != TAG_HELLO:
+                raise RemoteProtocolError(
+                    f"a stream begins with Hello; this one began with a frame of kind {head.tag}"
+                )
             end = begin + head.frame_bytes
             if self._end < end or head.frame_bytes > LARGE_BYTES:
                 return head
@@ -107,6 +121,7 @@ class _Reader:
             body = self._chunk.slice(begin + HEADER.size, head.body_bytes)
             frames.append(decode(head, _own(body), self._decoders))
             self._begin = end
+            self._of_stranger = False
         return None
 
     def _make_room(self, wanted: int) -> None:

@@ -26,32 +26,27 @@ PART_BYTES: Final = 1024 * 1024
 """Of a batch in parts. Neither end holds the interpreter's lock for long to copy so much."""
 
 
-def messages(outbox: Outbox, settle: Callable[[int, int], bool]) -> Iterator[bytes]:
-    """Encodes what is put into the outbox, until that is closed."""
+def messages(outbox: Outbox, settle: Callable[[int, int, bool], bool]) -> Iterator[bytes]:
+    """Encodes what is put into the outbox, until that is closed. `settle` is that of a
+    Connection."""
     encoders = StageEncoders()
     envelope = Envelope()
-    careful_rounds = 0
     while taken := outbox.take():
-        careful_rounds = max(0, careful_rounds - 1)
         for frame, estimate_bytes in taken:
             if not isinstance(frame, VnodeData):
                 envelope.add(frame)
             else:
                 pieces = encoders.encode(frame.stage, frame.batch)
                 batch_bytes = sum(map(len, pieces))
-                cost_bytes = batch_bytes + FRAME_COST_BYTES
-                if cost_bytes > estimate_bytes:
-                    careful_rounds = 2
-                # Where a frame may have to wait for credit, nothing waits with it: the peer grants
-                # credit for what it has received. Only a frame that costs more than was reserved
-                # for it makes a frame wait: itself, or one that is in the outbox by now.
-                if envelope.frames and (
-                    careful_rounds or envelope.size + batch_bytes > GATHERED_BYTES
-                ):
+                if envelope.frames and envelope.size + batch_bytes > GATHERED_BYTES:
                     yield envelope.seal()
                 check_batch_bytes(frame.stage, batch_bytes)
-                if not settle(estimate_bytes, cost_bytes):
-                    return
+                costs = estimate_bytes, batch_bytes + FRAME_COST_BYTES
+                if not settle(*costs, False):
+                    if envelope.frames:
+                        yield envelope.seal()
+                    if not settle(*costs, True):
+                        return
                 if batch_bytes <= WHOLE_BYTES_MAX:
                     envelope.add_data(frame, pieces, batch_bytes)
                 else:

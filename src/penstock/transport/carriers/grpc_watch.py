@@ -6,6 +6,7 @@ the process. It is there while there are guards.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_LOG: Final = logging.getLogger("penstock.transport")
 
 
 class Guard:
@@ -82,7 +85,6 @@ class _Watch:
     def remove(self, guard: Guard) -> None:
         with self._changed:
             self._guards.discard(guard)
-            self._changed.notify()
 
     def look(self) -> None:
         with self._changed:
@@ -91,7 +93,10 @@ class _Watch:
     def _run(self) -> None:
         while (overdue := self._next_overdue()) is not None:
             guard, reason = overdue
-            guard.on_overdue(reason)
+            try:
+                guard.on_overdue(reason)
+            except Exception:  # noqa: BLE001 - the other guards must not suffer
+                _LOG.exception("a connection could not be ended: %s", reason)
 
     def _next_overdue(self) -> tuple[Guard, str] | None:
         """Waits for a guard whose time is up, and takes it out. None: there are no guards left."""

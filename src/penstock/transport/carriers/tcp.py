@@ -67,6 +67,8 @@ def _client_pipe(plain: socket.socket, connection: Connection) -> tuple[Pipe, in
 class TcpLink:
     """The sender's end."""
 
+    encodes = True
+
     def __init__(
         self, pipe: Pipe, proven_member: int | None, timing: Timing, connection: Connection
     ) -> None:
@@ -244,7 +246,7 @@ class _Served:
         stream = self._open_stream(proven_member, self._outbox.put, self._cut)
         writer = _thread("answering a connection", self._write, pipe)
         try:
-            for frames in read_frames(pipe):
+            for frames in read_frames(pipe, of_stranger=True):
                 stream.accept_all(frames)
                 if not self.proven:
                     self.proven = True
