@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import PeerUnavailableError
 from penstock.routing import VNODE_FIELD
-from penstock.transport import Barrier, Close, Flush, Flushed, Received, VnodeData
+from penstock.transport import Barrier, Received, VnodeData
 from penstock.transport.connection import SendTimeoutError
 from penstock.transport.credit import CONTROL_FRAMES_MAX
 from penstock.transport.frames import FRAME_COST_BYTES, Credit
@@ -29,30 +29,17 @@ from tests.conformance.waiting import (
     take,
     waiting_frames,
 )
+from tests.conformance.windows import charged_bytes, fill
 
 if TYPE_CHECKING:
-    from penstock.transport import Receiver, Sender
+    from penstock.transport import Sender
     from penstock.transport.frames import Hello
     from tests.conformance.fabric import Fabric
-
-
-ENOUGH_SECONDS = 0.1
-"""To send a frame that there is credit for. The encoder may have to get through others first."""
 
 
 def charge(cost_bytes: int, window_bytes: int) -> int:
     """The rule, written once more: a frame takes its bytes, and at most three quarters."""
     return min(cost_bytes, window_bytes - window_bytes // 4)
-
-
-def fill(sender: Sender, member: int = RECEIVING, stage: str = "orders") -> int:
-    """Sends until there is no credit left for a frame of this kind. Returns how many went."""
-    for number in range(10_000):
-        try:
-            sender.send(member, numbered(number, stage=stage, pad_bytes=4000), ENOUGH_SECONDS)
-        except SendTimeoutError:
-            return number
-    pytest.fail("there is no end to the credit")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -115,9 +102,9 @@ def test_a_receiver_never_promises_more_than_its_window(fabric: Fabric) -> None:
             number += 1
             waiting += 1
             arrived(receiver, waiting)
-            sent_bytes = taken_bytes + _charged(receiver)
+            sent_bytes = taken_bytes + charged_bytes(receiver)
         assert sent_bytes <= granted
-        assert _charged(receiver) <= SMALL_WINDOW_BYTES
+        assert charged_bytes(receiver) <= SMALL_WINDOW_BYTES
         stage = f"stage-{choose.randrange(3)}"
         taken = receiver.drain_stage(stage) if choose.random() < 0.8 else receiver.drain()
         waiting -= len(taken)
@@ -129,12 +116,6 @@ def test_a_receiver_never_promises_more_than_its_window(fabric: Fabric) -> None:
             granted += heard[0].data_bytes
             assert granted <= taken_bytes + SMALL_WINDOW_BYTES
     assert number > 50
-
-
-def _charged(receiver: Receiver) -> int:
-    inbox = receiver._inbox
-    with inbox._ready:
-        return sum(each.charged_bytes for queue in inbox._queues.values() for each in queue)
 
 
 def test_a_slow_consumer_stops_the_sender_and_memory_stays_flat(fabric: Fabric) -> None:
@@ -151,7 +132,7 @@ def test_a_slow_consumer_stops_the_sender_and_memory_stays_flat(fabric: Fabric) 
     while len(taken) < count:
         eventually(lambda: waiting_frames(receiver), "that more arrives")
         if len(taken) % 100 == 0:  # asleep: as much arrives as there is room for, and no more
-            never(lambda: _charged(receiver) > SMALL_WINDOW_BYTES, "the window was exceeded")
+            never(lambda: charged_bytes(receiver) > SMALL_WINDOW_BYTES, "the window was exceeded")
             assert sending.running
         assert waiting_frames(receiver) * 3000 < SMALL_WINDOW_BYTES
         taken += receiver.drain() if len(taken) % 2 else take(receiver)
@@ -170,106 +151,6 @@ def test_a_send_that_times_out_sent_nothing(fabric: Fabric) -> None:
     sender.send(RECEIVING, numbered(count, pad_bytes=4000), WAIT_SECONDS_MAX)
     assert numbers(take(receiver)) == [count]
     assert receiver.drain() == []
-
-
-def test_control_frames_pass_where_data_waits(fabric: Fabric) -> None:
-    receiver, sender = fabric.small_receiver(), fabric.sender()
-    count = fill(sender)
-    late = Background(
-        lambda: sender.send(RECEIVING, numbered(count, pad_bytes=4000), WAIT_SECONDS_MAX),
-        "sending without credit",
-    )
-    never(lambda: not late.running, "data went without credit")
-    for number in range(20):
-        sender.send(RECEIVING, Barrier(number, 1), WAIT_SECONDS_MAX)
-        sender.send(RECEIVING, Flush(number), WAIT_SECONDS_MAX)
-        arrived(receiver, count + 2)
-        assert [each.frame for each in receiver.drain_control()] == [
-            Barrier(number, 1),
-            Flush(number),
-        ]
-        assert receiver.reply(sender.origin, Flushed(number, number)) is True
-        assert sender.receive_flushed(WAIT_SECONDS_MAX) == (RECEIVING, Flushed(number, number))
-    assert late.running
-    assert numbers(take(receiver, count + 1)) == list(range(count + 1))
-    late.result()
-
-
-def test_a_close_passes_where_data_waits(fabric: Fabric) -> None:
-    receiver, sender = fabric.small_receiver(), fabric.sender()
-    count = fill(sender)
-    Background(sender.close, "closing without credit").result()
-    arrived(receiver, count + 1)
-    assert [each.frame for each in receiver.drain_control()] == [Close("done")]
-    assert numbers(receiver.drain()) == list(range(count))
-
-
-def test_control_frames_pass_the_first_frames_of_many_stages(fabric: Fabric) -> None:
-    """A first frame has a schema, which the sender must count before it queues the frame: else
-    the encoder finds too little room, and waits, with the barrier behind it."""
-    receiver, sender = fabric.small_receiver(), fabric.sender()
-    fields = [pa.field(f"column {place}", pa.int64()) for place in range(40)]
-    batch = pa.RecordBatch.from_arrays([pa.array([1])] * 40, schema=pa.schema(fields))
-    _send_until_full(sender, batch, stages=True)
-    sender.send(RECEIVING, Barrier(1, 1), WAIT_SECONDS_MAX)
-    control = eventually(receiver.drain_control, "that a barrier arrives, though nobody takes data")
-    assert [each.frame for each in control] == [Barrier(1, 1)]
-
-
-def test_control_frames_pass_dictionaries(fabric: Fabric) -> None:
-    """As above, with what is hard to count: dictionaries that change, within lists."""
-    receiver, sender = fabric.small_receiver(), fabric.sender()
-    batches = []
-    for number in range(2):
-        words = pa.array([f"word {number} {place}" for place in range(300)])
-        plain = pa.DictionaryArray.from_arrays(pa.array([0, 1, 299], pa.int16()), words)
-        nested = pa.ListArray.from_arrays(pa.array([0, 1, 3], pa.int32()), plain)
-        batches.append(pa.RecordBatch.from_arrays([nested], ["words"]))
-    _send_until_full(sender, *batches)
-    sender.send(RECEIVING, Barrier(1, 1), WAIT_SECONDS_MAX)
-    control = eventually(receiver.drain_control, "that a barrier arrives, though nobody takes data")
-    assert [each.frame for each in control] == [Barrier(1, 1)]
-
-
-@pytest.mark.parametrize("small_bytes", [0, 100])
-def test_control_frames_pass_batches_that_grow(fabric: Fabric, small_bytes: int) -> None:
-    """As above, where no batch tells how large the next one is."""
-    receiver, sender = fabric.small_receiver(), fabric.sender()
-    batches = [numbered(0, pad_bytes=small_bytes).batch] * 5
-    batches += [numbered(0, pad_bytes=6000).batch] * 30
-    _send_until_full(sender, *batches)
-    sender.send(RECEIVING, Barrier(1, 1), WAIT_SECONDS_MAX)
-    control = eventually(receiver.drain_control, "that a barrier arrives, though nobody takes data")
-    assert [each.frame for each in control] == [Barrier(1, 1)]
-    # And what is held is what it is, not what it was taken for.
-    held_bytes = 0
-    for received in receiver.drain():
-        assert isinstance(received.frame, VnodeData)
-        held_bytes += pa.ipc.get_record_batch_size(received.frame.batch)
-    assert held_bytes <= SMALL_WINDOW_BYTES
-
-
-def _send_until_full(sender: Sender, *batches: pa.RecordBatch, stages: bool = False) -> None:
-    for number in range(1000):
-        stage = f"stage {number}" if stages else "stage"
-        try:
-            sender.send(RECEIVING, VnodeData(stage, 0, batches[number % len(batches)]), 0.05)
-        except SendTimeoutError:
-            return
-    pytest.fail("there is no end to the credit")
-
-
-def test_control_frames_have_a_limit_of_their_own(fabric: Fabric) -> None:
-    receiver, sender = fabric.small_receiver(), fabric.sender()
-    for number in range(CONTROL_FRAMES_MAX):
-        sender.send(RECEIVING, Barrier(number, 1), WAIT_SECONDS_MAX)
-    with pytest.raises(SendTimeoutError):
-        sender.send(RECEIVING, Barrier(CONTROL_FRAMES_MAX, 1), 0.05)
-    sender.send(RECEIVING, numbered(1), WAIT_SECONDS_MAX)  # data has room still
-    arrived(receiver, CONTROL_FRAMES_MAX + 1)
-    assert len(receiver.drain_control()) == CONTROL_FRAMES_MAX
-    sender.send(RECEIVING, Barrier(CONTROL_FRAMES_MAX, 1), WAIT_SECONDS_MAX)
-    assert [type(each.frame) for each in take(receiver, 2)] == [VnodeData, Barrier]
 
 
 def test_frames_larger_than_the_window_take_turns_with_small_ones(fabric: Fabric) -> None:
@@ -296,7 +177,7 @@ def test_what_is_put_back_counts_again(fabric: Fabric) -> None:
     arrived(receiver, count + more)  # the window is overdrawn
     assert numbers(take(receiver, count)) == list(range(count))
     never(
-        lambda: _charged(receiver) + sender.credit_bytes(RECEIVING) > SMALL_WINDOW_BYTES,
+        lambda: charged_bytes(receiver) + sender.credit_bytes(RECEIVING) > SMALL_WINDOW_BYTES,
         "credit was granted for room that was taken again",
     )
     assert numbers(take(receiver, more)) == list(range(more))

@@ -194,11 +194,10 @@ class Connection:
         """By the carrier, or from here: the connection is over. Everybody who waits is told."""
         with self._changed:
             self._gone = True
-            first = self._over is None
-            self._over = self._over or reason
+            if self._over is None:
+                self._over = reason
+                self._on_lost(self.peer, reason)  # before anybody who waits gets to ask
             self._changed.notify_all()
-        if first:
-            self._on_lost(self.peer, reason)
 
     def close(self) -> None:
         """Sends what is queued, and ends the stream in order."""
@@ -224,10 +223,10 @@ class Connection:
             except SchemaChangedError as error:
                 # What was queued before is good and still goes; nothing comes after.
                 self._over = str(error)
+                self._on_lost(self.peer, str(error))
                 self._changed.notify_all()
                 if self._link is not None:
                     self._link.offer(Close(str(error), fault=True))
-                self._on_lost(self.peer, str(error))
                 raise
 
     def _check_open(self) -> None:

@@ -47,6 +47,12 @@ def halves(message: VnodeData) -> tuple[VnodeData, VnodeData]:
             "addresses in the row"
         )
     parts = message.batch.slice(0, rows // 2), message.batch.slice(rows // 2)
+    size = pa.ipc.get_record_batch_size(message.batch)
+    if max(map(pa.ipc.get_record_batch_size, parts)) > max(size - size // 8, GUESS_BYTES_MAX):
+        raise ConfigurationError(
+            f"a batch of {size:,} bytes cannot be cut by rows: Arrow writes all values of views "
+            "and unions with every part of them. Cast such columns to plain ones, or send less"
+        )
     first, second = (VnodeData(message.stage, message.vnode, part) for part in parts)
     return first, second
 
@@ -158,6 +164,7 @@ class _StageDecoder:
         self._source = _Source()
         self._reader: pa.RecordBatchStreamReader | None = None
         self._plain_schema: pa.Schema | None = None
+        self._received_bytes = 0
 
     def decode(self, body: pa.Buffer) -> pa.RecordBatch:
         if self._plain_schema is not None:
@@ -167,10 +174,12 @@ class _StageDecoder:
             if _PREFIX_BYTES + message.metadata.size + message_bytes != body.size:
                 raise ValueError("more than one message")
             batch = pa.ipc.read_record_batch(message, self._plain_schema)
-            if batch.get_total_buffer_size() > body.size:
-                raise ValueError("it takes more memory than its frame: compressed")
         else:
             batch = self._decode_next(body)
+        # Dictionaries may have come before. Nothing else is in a batch but what came.
+        known_bytes = body.size if self._plain_schema is not None else self._received_bytes
+        if batch.get_total_buffer_size() > known_bytes:
+            raise ValueError("it takes more memory than its frames: compressed")
         return batch
 
     def _decode_next(self, body: pa.Buffer) -> pa.RecordBatch:
@@ -181,9 +190,8 @@ class _StageDecoder:
         if self._source.unread_bytes:
             raise ValueError(f"{self._source.unread_bytes} bytes follow the batch")
         self._source.feed(_NOTHING)  # the frame's memory now belongs to its batch alone
+        self._received_bytes += body.size
         if not has_dictionaries(batch.schema):
-            if batch.get_total_buffer_size() > body.size:
-                raise ValueError("it takes more memory than its frame: compressed")
             self._plain_schema = batch.schema
             self._reader = None
         return batch

@@ -254,6 +254,9 @@ def _context(protocol: ssl._SSLMethod, checked: CheckedMaterial) -> ssl.SSLConte
     # would let in whatever else the root has signed.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.hostname_checks_common_name = False
+    # The end of a stream is told by a Close frame. Without this, an end of the connection below in
+    # one direction would end the other direction as well.
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
     authorities = (each.public_bytes(serialization.Encoding.DER) for each in checked.authorities)
     context.load_verify_locations(cadata=b"".join(authorities))
     return context

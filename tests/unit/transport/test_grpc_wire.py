@@ -426,6 +426,11 @@ def test_a_batch_in_parts_is_put_together(
     assert read(together, Unfinished()) == [Flush(1), frame, Flush(2)]
 
 
+def name_of(value: object) -> str:
+    """Of a case: what is wrong with it, without its bytes."""
+    return value if isinstance(value, str) else ""
+
+
 def first_part(rest_bytes: int, part: bytes = b"12345678", stage: bytes = b"s") -> bytes:
     return block(1, block(2, block(1, stage) + block(4, part) + number(5, rest_bytes)))
 
@@ -445,6 +450,7 @@ def rest(part: bytes) -> bytes:
         (first_part(4) + rest(b""), "0 bytes of a batch came where 1 to 4 were to come"),
         (first_part(4, b""), "0 bytes of a batch came where 1 to 4 were to come"),
     ],
+    ids=name_of,
 )
 def test_parts_that_do_not_fit_are_refused(message: bytes, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
@@ -565,12 +571,14 @@ def test_wire_types_that_proto3_does_not_have_are_refused(wire_type: int) -> Non
         (number(99, 2**63) + b"\x0a\x80", "cut short"),
         (varint(99 << 3) + b"\xff" * 9 + b"\x02", "more than 64 bits"),
         (varint(99 << 3) + b"\x80" * 10 + b"\x01", "more than 64 bits"),
+        (varint(99 << 3) + b"\x80" * 10 + b"\x00", "more than 64 bits"),
         (b"\x0a" + varint(2**63), "longer than what it stands in"),
         (block(1, b"\x0a\x05"), "longer than what it stands in"),
         (block(1, b"\x0a\x01") + bytes(9), "longer than what it stands in"),
         (block(1, block(7, block(1, b"\xff"))), "utf-8"),
         (block(1, block(2, block(1, b"\xed\xa0\x80"))), "utf-8"),
     ],
+    ids=name_of,
 )
 def test_what_is_no_message_is_refused_with_the_reason(message: bytes, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):

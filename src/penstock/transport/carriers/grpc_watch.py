@@ -85,6 +85,7 @@ class _Watch:
     def remove(self, guard: Guard) -> None:
         with self._changed:
             self._guards.discard(guard)
+            self._changed.notify()
 
     def look(self) -> None:
         with self._changed:

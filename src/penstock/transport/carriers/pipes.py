@@ -149,8 +149,7 @@ class TlsPipe:
             raise PeerSilentError(f"{what} for {self._seconds:g} s")
 
     def finish(self) -> None:
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            self._socket.unwrap()  # says so, and does not wait for the other end to say the same
+        # Not by TLS: its own way would read on for the other end's farewell, and lose what comes.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_WR)
 

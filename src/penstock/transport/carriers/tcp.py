@@ -83,9 +83,8 @@ class TcpLink:
 
     def close(self, close: Close) -> None:
         self._outbox.put(close)
-        if threading.current_thread() not in (self._reader, self._writer):
-            # The peer answers a Close by ending its side: then it has read everything before it.
-            self._reader.join(CLOSE_SECONDS_MAX)
+        # The peer answers a Close by ending its side: then it has read everything before it.
+        self._reader.join(CLOSE_SECONDS_MAX)
         self.cut()
 
     def cut(self) -> None:
@@ -147,8 +146,7 @@ class TcpListener:
             served = list(self._served)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # ends the wait in accept
-        if threading.current_thread() is not self._acceptor:
-            self._acceptor.join()
+        self._acceptor.join()
         self._socket.close()
         deadline = time.monotonic() + CLOSE_SECONDS_MAX
         for connection in served:
@@ -206,13 +204,11 @@ class _Served:
 
     def close(self, deadline: float) -> None:
         """Lets the last words be written, then ends the connection."""
-        # Whoever drops a receiver may be a thread of its own: the garbage collector runs anywhere.
-        reader = None if self._reader is threading.current_thread() else self._reader
-        if reader is not None and self.proven:
-            reader.join(max(0.0, deadline - time.monotonic()))
+        if self._reader is not None and self.proven:
+            self._reader.join(max(0.0, deadline - time.monotonic()))
         self._cut()
-        if reader is not None:
-            reader.join()
+        if self._reader is not None:
+            self._reader.join()
 
     def _cut(self) -> None:
         self._outbox.discard()
@@ -237,9 +233,10 @@ class _Served:
         if self._security.credentials is None:
             return PlainPipe(self._connected), None
         secure = server_context(self._security.credentials).wrap_socket(
-            self._connected, server_side=True
+            self._connected, server_side=True, do_handshake_on_connect=False
         )
-        self._connected = secure
+        self._connected = secure  # before it waits for the other end, so that it can be cut
+        secure.do_handshake()
         return TlsPipe(secure), peer_member(secure)
 
     def _run(self, pipe: Pipe, proven_member: int | None) -> None:
