@@ -205,9 +205,8 @@ def test_a_connection_on_which_nothing_moves_stays(fabric: Fabric) -> None:
 
     def send_all() -> None:
         for number in range(count):
-            # New stages and rows that grow: hard to know the size of before they are encoded.
-            pad_bytes = 3000 if number > 10 else 10
-            message = numbered(number, stage=f"stage {number // 4}", pad_bytes=pad_bytes)
+            # Rows that grow: their size is hard to know before they are encoded.
+            message = numbered(number, pad_bytes=6000 if number > 4 else 100)
             waiting.send(RECEIVING, message, WAIT_SECONDS_MAX)
 
     idle.send(RECEIVING, Flush(1))

@@ -37,7 +37,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "checkpoint": ({"errors"}, set()),
     "cluster": ({"errors"}, set()),
     "transport": (
-        {"errors", "checksum", "routing", "cluster"},
+        {"errors", "checksum", "checkpoint", "routing", "cluster"},
         {"pyarrow", "cryptography", "grpc"},
     ),
     "spark": (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from penstock.checkpoint.barrier import Barrier as Barrier  # noqa: PLC0414 - one of the frames
 from penstock.errors import LocalProtocolError
 
 if TYPE_CHECKING:
@@ -79,20 +80,6 @@ class VnodeData:
     def __post_init__(self) -> None:
         if not 0 <= self.vnode <= U16_MAX:  # in place: there are many of these
             _check_range("vnode", self.vnode, U16_MAX)
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """Everything before it belongs to the checkpoint, everything after it does not."""
-
-    checkpoint: int
-    epoch: int
-    flags: int = 0
-
-    def __post_init__(self) -> None:
-        _check_range("checkpoint", self.checkpoint, U64_MAX)
-        _check_range("epoch", self.epoch, U64_MAX)
-        _check_range("flags", self.flags, U64_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.checkpoint.barrier import BARRIER_BYTES
 from penstock.checksum import RunningChecksum, checksum
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.transport.frames import (
@@ -41,7 +42,6 @@ _CHECKED_BYTES: Final = HEADER.size - 2
 MAGIC: Final = b"PSTK"
 _HELLO: Final = struct.Struct("<4sHHQQ")
 _DATA: Final = struct.Struct("<HHI")
-_BARRIER: Final = struct.Struct("<QQQ")
 _FLUSH: Final = struct.Struct("<Q")
 _FLUSHED: Final = struct.Struct("<QQ")
 _CREDIT: Final = struct.Struct("<QQ")
@@ -57,7 +57,7 @@ _TAG_CLOSE: Final = 7
 _BODY_BYTES_RANGE: Final = {
     TAG_HELLO: (_HELLO.size, _HELLO.size + TOKEN_BYTES_MAX),
     _TAG_DATA: (_DATA.size, BODY_BYTES_MAX),
-    _TAG_BARRIER: (_BARRIER.size, _BARRIER.size),
+    _TAG_BARRIER: (BARRIER_BYTES, BARRIER_BYTES),
     _TAG_FLUSH: (_FLUSH.size, _FLUSH.size),
     _TAG_FLUSHED: (_FLUSHED.size, _FLUSHED.size),
     _TAG_CREDIT: (_CREDIT.size, _CREDIT.size),
@@ -108,8 +108,7 @@ def encode(frame: Frame, encoders: StageEncoders) -> Encoded:
             head = _HELLO.pack(MAGIC, frame.version, frame.lane, frame.member, frame.window_bytes)
             return _encode_control(TAG_HELLO, head + frame.token)
         case Barrier():
-            body = _BARRIER.pack(frame.checkpoint, frame.epoch, frame.flags)
-            return _encode_control(_TAG_BARRIER, body)
+            return _encode_control(_TAG_BARRIER, frame.to_bytes())
         case Flush():
             return _encode_control(_TAG_FLUSH, _FLUSH.pack(frame.cycle))
         case Flushed():
@@ -234,7 +233,7 @@ def _decode_control(tag: int, body: bytes) -> Frame:
             raise LocalProtocolError("it does not begin with the transport's mark")
         return Hello(member, lane, body[_HELLO.size :], window_bytes, version)
     if tag == _TAG_BARRIER:
-        return Barrier(*_BARRIER.unpack(body))
+        return Barrier.from_bytes(body)
     if tag == _TAG_FLUSH:
         return Flush(*_FLUSH.unpack(body))
     if tag == _TAG_FLUSHED:

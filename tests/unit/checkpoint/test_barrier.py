@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from penstock.checkpoint.barrier import BARRIER_BYTES, Barrier, Event, Flags, Watermark
 from penstock.errors import LocalProtocolError, RemoteProtocolError
-from penstock.transport import frames
 
 U64_MAX = 2**64 - 1
 u64s = st.integers(0, U64_MAX) | st.sampled_from([0, 1, U64_MAX])
@@ -86,7 +85,3 @@ def test_messages_are_values() -> None:
     assert Watermark(5) == Watermark(5) != Watermark(6)
     with pytest.raises(FrozenInstanceError):
         Watermark(5).clock = 6  # type: ignore[misc]
-
-
-def test_the_transports_barrier_has_the_same_fields() -> None:
-    assert Barrier.__match_args__ == frames.Barrier.__match_args__

@@ -76,12 +76,13 @@ class GrpcLink:
         self._connection = connection
         self._outbox = Outbox(timing.heartbeat_seconds)
         self._begun = threading.Event()
-        self._guard = Guard(timing.silence_seconds_max, self._lose)
+        self._guard = Guard(timing.connect_seconds_max + timing.silence_seconds_max, self._lose)
         self._writer: threading.Thread | None = None
         exchange = channel.stream_stream(f"/{SERVICE}/{METHOD}", None, None)
         self._call = cast(Any, exchange(self._requests()))
         self._call.add_done_callback(lambda _: self._begun.set())
         self._wait_for_connection(timing.connect_seconds_max)
+        self._guard.limit(timing.silence_seconds_max)
         self._reader = _thread(f"from member {connection.peer}", self._read)
 
     def offer(self, frame: Frame, estimate_bytes: int = 0) -> None:
@@ -99,7 +100,7 @@ class GrpcLink:
 
     def cut(self) -> None:
         self._outbox.discard()
-        self._call.cancel()
+        # the other way round would end the call in order
 
     def _wait_for_connection(self, seconds_max: float) -> None:
         if not self._begun.wait(seconds_max):
@@ -109,7 +110,6 @@ class GrpcLink:
         if self._call.done() and self._call.code() is not grpc.StatusCode.OK:
             self._guard.drop()
             raise ConnectionError(_problem(self._call))
-        self._guard.heard()
 
     def _requests(self) -> Iterator[bytes]:
         """Run by a thread of gRPC's, which asks for the next message when it has written one."""
@@ -184,12 +184,16 @@ class GrpcListener:
         for each in served:
             if not each.proven:
                 each.cut()
-        # Each call ends with its last words; those that do not are ended after a while. The wait
-        # has an end of its own: the garbage collector may have called this in a thread of gRPC's.
-        self._server.stop(CLOSE_SECONDS_MAX).wait(2 * CLOSE_SECONDS_MAX)
+        # Each call ends with its last words, and those that do not are ended. No wait is without
+        # end: the garbage collector may have called this in a thread that is waited for.
+        stopped = self._server.stop(CLOSE_SECONDS_MAX)
         deadline = time.monotonic() + CLOSE_SECONDS_MAX
         for each in served:
-            each.join(deadline)
+            each.wait_for_end(deadline)
+        self._server.stop(0)  # now those who never began a call
+        stopped.wait(CLOSE_SECONDS_MAX)
+        for each in served:
+            each.join()
 
     def _exchange(
         self, requests: Iterator[bytes], context: grpc.ServicerContext
@@ -211,7 +215,7 @@ class GrpcListener:
         return served.start(self._open_stream, proven_member)
 
     def _forget(self, served: _Served) -> None:
-        served.drop()
+        served.on_end()
         with self._lock:
             self._served.discard(served)
 
@@ -229,6 +233,7 @@ class _Served:
         self._guard = Guard(timing.connect_seconds_max, self._on_overdue)
         self._stream: Stream | None = None
         self._reader: threading.Thread | None = None
+        self._ended = threading.Event()
         self.proven = False
 
     def start(self, open_stream: OpenStream, proven_member: int | None) -> Iterator[bytes]:
@@ -238,16 +243,20 @@ class _Served:
         return self._answers()
 
     def cut(self) -> None:
-        self._outbox.discard()
         cast(Any, self._context).cancel()
+        self._outbox.discard()  # the other way round would end the call in order
 
-    def drop(self) -> None:
-        """The call has ended."""
+    def on_end(self) -> None:
+        """The call is over: all was written, or it was cut."""
         self._guard.drop()
+        self._ended.set()
 
-    def join(self, deadline: float) -> None:
+    def wait_for_end(self, deadline: float) -> None:
+        self._ended.wait(max(0.0, deadline - time.monotonic()))
+
+    def join(self) -> None:
         if self._reader is not None and self._reader is not threading.current_thread():
-            self._reader.join(max(0.0, deadline - time.monotonic()))
+            self._reader.join(CLOSE_SECONDS_MAX)
 
     def _answers(self) -> Iterator[bytes]:
         for message in messages(self._outbox, lambda *_: True):
