@@ -21,6 +21,7 @@ from tests.conformance.raw import raw_listener
 from tests.conformance.waiting import (
     WAIT_SECONDS_MAX,
     Background,
+    arrived,
     eventually,
     never,
     open_sockets,
@@ -84,6 +85,7 @@ def test_order_is_kept_over_all_stages_and_kinds(fabric: Fabric) -> None:
             messages.append(Flush(number))
     for message in messages:
         sender.send(RECEIVING, message, WAIT_SECONDS_MAX)
+    arrived(receiver, len(messages))
     taken = take(receiver, len(messages))
     assert all(same(each.frame, sent) for each, sent in zip(taken, messages, strict=True))
     assert {each.origin for each in taken} == {Origin(SENDING, 0)}
@@ -155,6 +157,21 @@ def test_another_schema_ends_the_stream_and_only_that(fabric: Fabric) -> None:
     assert after.connection != last.connection
     assert numbers(take(other, 51)) == list(range(51))
     assert sender.losses() == []
+
+
+def test_a_new_connection_waits_for_what_the_old_one_had_queued(fabric: Fabric) -> None:
+    """It would supersede the old one, and cut off what is still on its way there."""
+    receiver, sender = fabric.receiver(), fabric.sender()
+    for number in range(5):
+        for place in range(60):
+            sender.send(RECEIVING, numbered(place, pad_bytes=9000), WAIT_SECONDS_MAX)
+        with pytest.raises(SchemaChangedError):
+            sender.send(RECEIVING, VnodeData("orders", 0, SMALL))
+        sender.send(RECEIVING, Barrier(number, 1), WAIT_SECONDS_MAX)
+        *before, close, barrier = take(receiver, 62)
+        assert numbers(before) == list(range(60))
+        assert isinstance(close.frame, Close)
+        assert barrier.frame == Barrier(number, 1)
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ class Connection:
         self._stages = OutboundStages()
         self._caution = 1.0
         """By how much guesses of sizes were too low at most."""
+        self._guess_bytes_max = 0
         self._flushing: set[int] = set()
         self._greeted = False
         self._over: str | None = None
@@ -119,9 +120,7 @@ class Connection:
         """Queues a message, once there is credit for it. A batch too large for a frame is cut."""
         cost_bytes = 0
         if isinstance(message, VnodeData):
-            encodes = self._link is not None and self._link.encodes
-            caution = self._caution if encodes else None
-            size = self._stage(message).size(message.batch, caution)
+            size = self._stage(message).size(message.batch, self._guess_bytes_max, self._caution)
             if size > BATCH_BYTES_MAX:
                 for part in halves(message):
                     self.send(part, timeout_seconds)
@@ -249,3 +248,6 @@ class Connection:
                 raise RemoteProtocolError("the peer said Hello twice")
             self._greeted = True
             self._allowance.window_bytes = hello.window_bytes
+            if self._link is not None and self._link.encodes:
+                # A wrong guess should not matter: many of them fit the window.
+                self._guess_bytes_max = hello.window_bytes // 64

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 GUESS_BYTES_MAX: Final = 1024 * 1024
-"""Larger batches are worth an exact answer."""
+"""The size of larger batches is worth an exact answer."""
 
 _NOTHING: Final = pa.py_buffer(b"")
 _PREFIX_BYTES: Final = 8
@@ -58,38 +58,31 @@ def halves(message: VnodeData) -> tuple[VnodeData, VnodeData]:
 
 
 class OutboundStage:
-    """What a sender knows of a stage before it encodes: its schema, and how large its rows are."""
+    """What a sender knows of a stage before it encodes: its schema, and what a frame takes beside
+    its values."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._dictionaries = has_dictionaries(schema)
-        self._new = True
-        self._fixed_bytes = 0
-        self._row_bytes: float | None = None
+        self._fixed_bytes: int | None = None
 
-    def size(self, batch: pa.RecordBatch, caution: float | None) -> int:
-        """Of the batch, encoded. Exact for large batches, but for dictionaries. For small ones it
-        is guessed from the rows before, times `caution`, unless that is None: to ask Arrow would
-        cost more than to be wrong now and then, since that makes threads of an interpreter change
-        places."""
-        rows = batch.num_rows
-        small = batch.get_total_buffer_size() <= GUESS_BYTES_MAX
-        if small and caution is not None and self._row_bytes is not None:
-            guess = self._fixed_bytes + int(rows * self._row_bytes * caution)
-            if guess <= GUESS_BYTES_MAX:
+    def size(self, batch: pa.RecordBatch, guess_bytes_max: int, caution: float) -> int:
+        """Of the batch, encoded: at least that. Small batches are taken for as large as the memory
+        they refer to, times `caution` (some use memory twice): to ask Arrow for the size would cost
+        more than to be wrong for a moment, since that makes threads of an interpreter change
+        places. Dictionaries are counted whole, whether they have to be sent or not."""
+        memory_bytes = batch.get_total_buffer_size()
+        if self._fixed_bytes is not None:
+            guess = self._fixed_bytes + int(memory_bytes * caution)
+            if guess <= min(guess_bytes_max, GUESS_BYTES_MAX):
                 return guess
         size = pa.ipc.get_record_batch_size(batch)
         if self._dictionaries:
-            size += sum(
-                cast("pa.DictionaryArray[Any, Any]", column).dictionary.nbytes
-                for column in batch.columns
-                if pa.types.is_dictionary(column.type)
-            )
-        elif rows:
-            self._fixed_bytes = pa.ipc.get_record_batch_size(batch.slice(0, 0))
-            self._row_bytes = max(0, size - self._fixed_bytes) / rows
-        if self._new:
-            self._new = False
+            # The schema once, and for each dictionary what describes it, which is no longer.
+            return size + memory_bytes + 4 * self.schema.serialize().size
+        if self._fixed_bytes is None:
+            # Twice: what fills buffers up to multiples of eight is less than what describes them.
+            self._fixed_bytes = 2 * pa.ipc.get_record_batch_size(batch.slice(0, 0))
             size += self.schema.serialize().size
         return size
 

@@ -50,7 +50,9 @@ def data(cost_bytes: int, stage: str = "s") -> VnodeData:
 def price_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a row cost one byte, so that tests of credit need no guesses of sizes."""
 
-    def size(stage: OutboundStage, batch: pa.RecordBatch, caution: float | None) -> int:
+    def size(
+        stage: OutboundStage, batch: pa.RecordBatch, guess_bytes_max: int, caution: float
+    ) -> int:
         return batch.num_rows - FRAME_COST_BYTES
 
     monkeypatch.setattr(OutboundStage, "size", size)

@@ -99,8 +99,8 @@ class GrpcLink:
         self.cut()
 
     def cut(self) -> None:
-        self._outbox.discard()
-        # the other way round would end the call in order
+        self._call.cancel()
+        self._outbox.discard()  # the other way round would end the call in order
 
     def _wait_for_connection(self, seconds_max: float) -> None:
         if not self._begun.wait(seconds_max):
