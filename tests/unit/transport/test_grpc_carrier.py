@@ -682,8 +682,11 @@ def test_closing_lets_last_words_be_written(stack: ExitStack) -> None:
     link.offer(HELLO)
     stream = listening.stream()
     stream.next()
+    for cycle in range(20_000):
+        stream.reply(Flushed(cycle, cycle))
     stream.reply(Close("the receiver was closed"))
     listening.listener.close()
+    assert [connection.next() for _ in range(20_000)][-1] == Flushed(19_999, 19_999)
     assert connection.next() == Close("the receiver was closed")
     with pytest.raises(ConnectionError, match="refused"):
         dial(stack, listening.address)
@@ -701,7 +704,7 @@ def test_closing_does_not_wait_for_strangers(
     listening.stream()
     closing = threading.Thread(target=listening.listener.close, daemon=True)
     closing.start()
-    closing.join(WAIT_SECONDS_MAX)
+    closing.join(WAIT_SECONDS_MAX / 3)
     assert not closing.is_alive(), "it waits"
     assert call.code() is grpc.StatusCode.CANCELLED
     for stranger in silent:

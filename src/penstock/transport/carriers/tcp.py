@@ -75,6 +75,7 @@ class TcpLink:
         self._pipe = pipe
         self._connection = connection
         self._outbox = Outbox(timing.heartbeat_seconds)
+        self._read_all = threading.Event()
         self._writer = _thread(f"to member {connection.peer}", self._write)
         self._reader = _thread(f"from member {connection.peer}", self._read, proven_member)
 
@@ -95,6 +96,8 @@ class TcpLink:
         try:
             write_frames(self._pipe, self._outbox, self._connection.settle)
         except OSError as error:
+            # If the peer ended the connection it said why. What it said is read first.
+            self._read_all.wait(CLOSE_SECONDS_MAX)
             self._lose(f"it cannot be written to: {error}")
         except LocalProtocolError as error:
             self._lose(str(error))
@@ -112,6 +115,7 @@ class TcpLink:
             self._lose(f"the connection broke: {error}")
         finally:
             self._connection.lose("this end failed")  # no effect after any of the above
+            self._read_all.set()
             self._writer.join(CLOSE_SECONDS_MAX)
             self._pipe.cut()
             self._writer.join()
