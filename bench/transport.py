@@ -5,6 +5,9 @@ none of them; `grpc` beside Arrow Flight's `do_put` of the same batches. Ours de
 credits, checks checksums (tcp) and goes through the inbox. Each call moves 64 MiB, and ends when
 the other process has answered that it took the last of it. Rows have 128 bytes.
 
+On loopback our tcp carrier asks the system not to pace (`reno` in place of, here, `bbr`); the bare
+socket is as the system makes it. `same_control` gives it what ours has.
+
 The last lines push 2 GiB at a receiver whose consumer sleeps at first. Their figures are no rates:
 "ours" is by how much the receiving process grew at most, "peer" is the window it was given.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +57,7 @@ WINDOW_BYTES: Final = 32 * 1024 * 1024
 CLIENT: Final = 1
 SERVER: Final = 2
 
-Call = "Callable[[pa.RecordBatch], Callable[[], object]]"
+Mover: TypeAlias = "Callable[[pa.RecordBatch], Callable[[], object]]"
 """Makes, for a batch, the function that moves CALL_BYTES of it."""
 
 
@@ -65,9 +68,13 @@ def run() -> Iterator[Line]:
         ("_tls", ClusterSecurity.create("bench")),
     ):
         client, server = (cluster.member_security(member) for member in (CLIENT, SERVER))
-        for carrier, peer in (("tcp", socket_call), ("grpc", flight_call)):
+        for carrier, peer in (
+            ("tcp", socket_call),
+            ("tcp_same_control", unpaced_socket_call),
+            ("grpc", flight_call),
+        ):
             with contextlib.ExitStack() as stack:
-                ours_of = ours_call(stack, client, server, carrier)
+                ours_of = ours_call(stack, client, server, carrier.split("_")[0])
                 peer_of = peer(stack, client, server)
                 for size in BATCH_BYTES:
                     batch = batch_of(size)
@@ -84,7 +91,7 @@ def batch_of(size: int) -> pa.RecordBatch:
     values = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(ROW_BYTES - 8), rows, [None, pa.py_buffer(value)]
     )
-    return pa.record_batch({"key": pa.array(np.arange(rows)), "value": values})
+    return pa.record_batch([pa.array(np.arange(rows)), cast(Any, values)], ["key", "value"])
 
 
 def sender_to(stack: contextlib.ExitStack, client: Security, address: str) -> Sender:
@@ -95,7 +102,7 @@ def sender_to(stack: contextlib.ExitStack, client: Security, address: str) -> Se
 
 def ours_call(
     stack: contextlib.ExitStack, client: Security, server: Security, carrier: str
-) -> Callable[[pa.RecordBatch], Callable[[], object]]:
+) -> Mover:
     address, _ = stack.enter_context(serving(serve_ours, server, carrier))
     sender = sender_to(stack, client, address)
     cycles = iter(range(1, 10**9))
@@ -112,12 +119,18 @@ def ours_call(
     return lambda batch: lambda: move(batch)
 
 
+def unpaced_socket_call(stack: contextlib.ExitStack, client: Security, server: Security) -> Mover:
+    return socket_call(stack, client, server, control=b"reno")
+
+
 def socket_call(
-    stack: contextlib.ExitStack, client: Security, server: Security
-) -> Callable[[pa.RecordBatch], Callable[[], object]]:
+    stack: contextlib.ExitStack, client: Security, server: Security, control: bytes = b""
+) -> Mover:
     port, _ = stack.enter_context(serving(serve_socket, server))
     connected = socket.create_connection(("127.0.0.1", port))
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if control:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
     if client.credentials is not None:
         connected = client_context(client.credentials).wrap_socket(
             connected, server_hostname=member_name(SERVER)
@@ -140,9 +153,7 @@ def socket_call(
     return of
 
 
-def flight_call(
-    stack: contextlib.ExitStack, client: Security, server: Security
-) -> Callable[[pa.RecordBatch], Callable[[], object]]:
+def flight_call(stack: contextlib.ExitStack, client: Security, server: Security) -> Mover:
     port, _ = stack.enter_context(serving(serve_flight, server))
     options: dict[str, Any] = {}
     scheme = "grpc"
@@ -164,7 +175,7 @@ def flight_call(
         for _ in range(CALL_BYTES // batch.nbytes):
             writer.write_batch(batch)
         writer.done_writing()
-        if answers.read() is None:
+        if cast(Any, answers).read() is None:
             raise RuntimeError("Flight did not answer")
         writer.close()
 

@@ -20,6 +20,7 @@ import pytest
 
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.transport.carriers import grpc as carrier
+from penstock.transport.carriers import grpc_options
 from penstock.transport.carriers.grpc_wire import (
     MESSAGE_BYTES_MAX,
     METHOD,
@@ -30,6 +31,7 @@ from penstock.transport.carriers.grpc_wire import (
 from penstock.transport.certificates import Authority
 from penstock.transport.discovery import Address
 from penstock.transport.frames import (
+    TOKEN_BYTES_MAX,
     Barrier,
     Close,
     Credit,
@@ -570,6 +572,24 @@ def test_a_fault_is_said_before_the_call_ends(stack: ExitStack, how: str) -> Non
     assert ("on purpose" if how == "frame" else "not valid protobuf") in close.reason
     assert stream.next() == Flush(1), "what came before the fault was good"
     assert stream.endings == [f"refused: {close.reason}"]
+
+
+def test_a_peer_that_does_not_hear_of_its_fault_is_cut_off(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "CLOSE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(grpc_options, "WRITE_BYTES", 64 * 1024)
+    listening = Listening(stack)
+    call = RawCall(stack, listening.address)
+    call.say(HELLO)
+    stream = listening.stream()
+    stream.next()
+    for _ in range(100_000):  # more than gRPC takes over before it is read
+        stream.reply(Hello(2**64 - 1, 1, bytes(TOKEN_BYTES_MAX), 2**64 - 1))
+    stream.fault = RemoteProtocolError("on purpose")
+    call.say(Flush(1))
+    eventually(lambda: not transport_threads(), "that the call is ended")
+    assert stream.endings == ["refused: on purpose"]
 
 
 def test_a_message_that_is_too_large_ends_its_call(stack: ExitStack) -> None:
