@@ -272,13 +272,12 @@ def test_the_largest_batches(fabric: Fabric, mebibytes: int) -> None:
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([batch]))
 
 
-@pytest.mark.parametrize("small_bytes", [0, 100])
-def test_sizes_may_change_within_a_stage(fabric: Fabric, small_bytes: int) -> None:
+def test_sizes_may_change_within_a_stage(fabric: Fabric) -> None:
     """Small batches do not tell how large the next one is: it is cut or refused as any other."""
     receiver = fabric.receiver(inbound_bytes_max=16 * BATCH_BYTES_MAX)
     sender = fabric.sender()
     for number in range(3):
-        sender.send(RECEIVING, numbered(number, pad_bytes=small_bytes))
+        sender.send(RECEIVING, numbered(number))
     take(receiver, 3)
     pad = pa.array([b"x" * (40 * MEBIBYTE)] * 2, pa.binary())
     names = ["number", "pad"]

@@ -234,7 +234,7 @@ class RawCall:
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         stack.callback(self._messages.put, None)
         exchange = self.channel.stream_stream(f"/{SERVICE}/{METHOD}", None, None)
-        self.call: Any = exchange(iter(self._messages.get, None), timeout=WAIT_SECONDS_MAX)
+        self.call: Any = exchange(iter(self._messages.get, None), timeout=3 * WAIT_SECONDS_MAX)
 
     def say(self, *frames: Frame) -> None:
         self.say_bytes(message_of(*frames))
