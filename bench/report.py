@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-ROUNDS: Final = 9
-"""Enough that on a shared machine both sides meet a quiet moment."""
+ROUNDS: Final = 15
+"""Enough that those disturbed on one side only are few."""
 ROUND_SECONDS: Final = 0.05
 """Long enough to drown the timer, short enough that a disturbance spoils few rounds."""
 
@@ -43,16 +44,19 @@ def compare(
 ) -> Line:
     """Compares two ways to do the same `amount` of work per call.
 
-    Their rounds alternate, so a slow spell of the machine falls on both, and each side counts its
-    best round, which is the one that was disturbed least.
+    Their rounds alternate. A shared machine has slow spells of seconds, in which everything that
+    moves memory takes three times as long: so each round of ours is set against the peer's round
+    right after it, and the median of these ratios counts. The rates are medians too.
     """
     sides = (ours, peer)
     calls = [_calls_per_round(side) for side in sides]
-    best = [float("inf"), float("inf")]
-    for _ in range(ROUNDS):
-        for index, side in enumerate(sides):
-            best[index] = min(best[index], _seconds(side, calls[index]) / calls[index])
-    return Line.of(name, amount / best[0], amount / best[1], unit)
+    rounds = [
+        [amount * calls[index] / _seconds(side, calls[index]) for index, side in enumerate(sides)]
+        for _ in range(ROUNDS)
+    ]
+    ours_rate, peer_rate = (statistics.median(rates) for rates in zip(*rounds, strict=True))
+    ratio = statistics.median(ours / peer for ours, peer in rounds)
+    return Line(name, ours_rate, peer_rate, ratio, unit)
 
 
 def _calls_per_round(side: Callable[[], object]) -> int:

@@ -159,7 +159,7 @@ class Connection:
                 settled = not self._gone
             if settled and cost_bytes > estimate_bytes:
                 self._caution = min(CAUTION_MAX, self._caution * cost_bytes / estimate_bytes)
-            if cost_bytes < estimate_bytes or (crowded and not self._allowance.crowded):
+            if (crowded or cost_bytes < estimate_bytes) and not self._allowance.crowded:
                 self._changed.notify_all()
             return settled
 

@@ -21,7 +21,14 @@ from penstock.transport.carriers import CLOSE_SECONDS_MAX
 from penstock.transport.carriers.grpc_messages import messages
 from penstock.transport.carriers.grpc_options import client_options, server_options
 from penstock.transport.carriers.grpc_watch import Guard
-from penstock.transport.carriers.grpc_wire import METHOD, SERVICE, Envelope, Unfinished, frames_of
+from penstock.transport.carriers.grpc_wire import (
+    MESSAGE_BYTES_MAX,
+    METHOD,
+    SERVICE,
+    Envelope,
+    Unfinished,
+    frames_of,
+)
 from penstock.transport.discovery import Address
 from penstock.transport.frames import Close, Frame
 from penstock.transport.grpc_security import (
@@ -362,11 +369,11 @@ def _thread(name: str, target: Callable[..., None], *arguments: object) -> threa
 
 
 def _keep_large_blocks() -> None:
-    """Makes the C library keep blocks of a message's size for the next message, for the whole
-    process: it gives large ones back to the system at once, and clearing the pages of new ones
-    takes as long as all the rest. A block just below its limit of 32 MiB, when freed, raises the
-    size up to which it keeps them. Elsewhere than with glibc it does nothing."""
-    bytes(32 * 1024 * 1024 - 64 * 1024)
+    """Makes the C library keep freed blocks of up to 8 MiB, twice a message, for the next message.
+    Left alone it gives such blocks back to the system, which clears the pages of new ones: that
+    takes as long as all the rest. The limit rises, for the whole process, when a block above it is
+    freed; up to 16 MiB stay free then. With another library than glibc this does nothing."""
+    bytes(2 * MESSAGE_BYTES_MAX)
 
 
 _keep_large_blocks()
