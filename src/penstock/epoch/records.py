@@ -1,0 +1,23 @@
+"""Create-only records: what a decision and a lease are made of."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Records(Protocol):
+    """Named values that are written once. Safe for any number of processes: of those who create
+    the same name, one succeeds."""
+
+    def create(self, name: str, value: bytes) -> bool:
+        """Writes a record, durably. False if there is one of that name: then nothing changed. An
+        exception leaves open whether it was written; read it to know."""
+
+    def read(self, name: str) -> bytes | None:
+        """A record, or None if there is none."""
+
+    def names(self, prefix: str = "") -> list[str]:
+        """The names that begin so, sorted."""
+
+    def delete(self, name: str) -> None:
+        """Does nothing if there is no such record."""
