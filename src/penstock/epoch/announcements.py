@@ -1,0 +1,158 @@
+"""What leader and members tell each other about an epoch, through the key-value store.
+
+Each writes its own slot, and only the newest value of a slot is sure to be seen. So every value
+stands for itself: who missed what came before knows where to look it up, in the decision records.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from penstock.errors import RemoteProtocolError
+
+KEY_PREFIX: Final = "epoch:"
+ANNOUNCEMENT_KEY: Final = "epoch:announcement"
+ACKNOWLEDGEMENT_KEY: Final = "epoch:acknowledgement"
+
+REASON_CHARACTERS_MAX: Final = 500
+"""Of an error or a reason: it travels in every copy of the slot."""
+
+
+class Phase(StrEnum):
+    """Of an epoch, as its leader sees it."""
+
+    PREPARE = "prepare"
+    """Draw the line, make it durable, acknowledge both."""
+    ALIGNED = "aligned"
+    """Everybody has drawn the line: what waited for that goes on. Nothing can be restored yet."""
+    COMMIT = "commit"
+    """It is decided, and recorded: the epoch counts."""
+    ABORT = "abort"
+    """It is decided, and recorded: the epoch never was."""
+
+
+_RANKS: Final = {phase: rank for rank, phase in enumerate(Phase)}
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """By the leader. Of several, the one with the greatest `order` counts."""
+
+    token: int
+    """Of the leader's lease: a newer leader has a greater one."""
+    epoch: int
+    phase: Phase
+    members: tuple[int, ...]
+    """All who have to acknowledge."""
+    flags: int = 0
+    """Of the epoch's barriers."""
+    seconds_max: float = 0.0
+    """How long the leader waits for acknowledgements."""
+    watermark: int | None = None
+    """The least of the members' watermarks, once they are known."""
+    reason: str = ""
+    """Why the epoch was aborted."""
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.token, self.epoch, _RANKS[self.phase]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Announcement:
+        fields = _fields(text, "an announcement")
+        try:
+            return cls(
+                token=_number(fields["token"]),
+                epoch=_number(fields["epoch"]),
+                phase=Phase(fields["phase"]),
+                members=tuple(_number(member) for member in fields["members"]),
+                flags=_number(fields["flags"]),
+                seconds_max=float(fields["seconds_max"]),
+                watermark=_clock(fields["watermark"]),
+                reason=str(fields["reason"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RemoteProtocolError(
+                f"not an announcement: {error!r} in {text[:200]!r}"
+            ) from error
+
+
+class Stage(StrEnum):
+    """How far a member is with an epoch."""
+
+    CAPTURED = "captured"
+    """The line is drawn: the pipeline can go on."""
+    PREPARED = "prepared"
+    """All of the member's parts are durable."""
+    FAILED = "failed"
+    """The member has no part in this epoch, and never will."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """By a member, the leader's own among them. A later one takes the place of an earlier."""
+
+    token: int
+    """Of the announcement that is answered."""
+    epoch: int
+    stage: Stage
+    watermark: int | None = None
+    error: str = ""
+    finished: int = 0
+    """All epochs up to this one are committed or aborted at this member."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Acknowledgement:
+        fields = _fields(text, "an acknowledgement")
+        try:
+            return cls(
+                token=_number(fields["token"]),
+                epoch=_number(fields["epoch"]),
+                stage=Stage(fields["stage"]),
+                watermark=_clock(fields["watermark"]),
+                error=str(fields["error"]),
+                finished=_number(fields["finished"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RemoteProtocolError(
+                f"not an acknowledgement: {error!r} in {text[:200]!r}"
+            ) from error
+
+
+def short(reason: object) -> str:
+    """A reason that fits a slot."""
+    text = str(reason)
+    if len(text) <= REASON_CHARACTERS_MAX:
+        return text
+    return text[: REASON_CHARACTERS_MAX - 3] + "..."
+
+
+def _fields(text: str, what: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise RemoteProtocolError(f"not {what}: {error} in {text[:200]!r}") from error
+    if not isinstance(fields, dict):
+        raise RemoteProtocolError(f"not {what}: {text[:200]!r}")
+    return fields
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a number of this protocol")
+    return value
+
+
+def _clock(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{value!r} is not a clock")

@@ -1,0 +1,145 @@
+"""The leader's lease: who leads, and under which token.
+
+Each change is a create-only record with the next number, so of all who reach for the lease at once
+one gets it. Nobody compares clocks of different machines: a lease is over for an observer when its
+newest record has not changed for the lease's whole time by the observer's own clock. Its holder
+counts from before it wrote the record, so it stops first.
+
+A lease keeps members from leading against each other all the time. What makes that harmless when
+it happens (a leader that was paused does not know that it was) are the decision records.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ConfigurationError, CorruptStorageError
+
+if TYPE_CHECKING:
+    from penstock.epoch.records import Records
+
+LEASE_SECONDS: Final = 5.0
+"""How long a cluster is without a leader after one died, at most about twice this."""
+RENEWALS: Final = 3
+"""In the time of a lease: two of them may fail."""
+RECORDS_KEPT: Final = 4
+
+_PREFIX: Final = "lease/"
+_DIGITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    number: int
+    """Rises by one with each record."""
+    token: int
+    """Rises by one with each new holder, also if that is the same member, started again."""
+    member: int
+    instance: str
+    """Tells a member's processes apart."""
+    seconds: float
+    released: bool = False
+    """Given back: the next one need not wait."""
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LeaseRecord:
+        try:
+            return cls(**json.loads(data))
+        except (ValueError, TypeError) as error:
+            raise CorruptStorageError(
+                f"a lease record cannot be read ({error}): {data[:200]!r}"
+            ) from error
+
+
+class Lease:
+    """One process's view of the lease. Not safe for threads: its leader's loop owns it."""
+
+    def __init__(
+        self, records: Records, member: int, instance: str, seconds: float = LEASE_SECONDS
+    ) -> None:
+        if seconds <= 0:
+            raise ConfigurationError(f"a lease lasts longer than {seconds:g} s")
+        self._records = records
+        self._member = member
+        self._instance = instance
+        self._seconds = seconds
+        self._seen: LeaseRecord | None = None
+        self._seen_at = 0.0
+        self._held_until = 0.0
+
+    def hold(self, now: float) -> int | None:
+        """Takes the lease if it is free, renews it if it is ours and a part of it is over. Returns
+        its token, or None while another holds it."""
+        if self.token(now) is not None and now < self._held_until - self._rest_seconds:
+            return self.token(now)
+        newest = self._look(now)
+        if newest is not None and not self._is_mine(newest) and not self._is_over(newest, now):
+            return None
+        return self._take(newest, now)
+
+    def token(self, now: float) -> int | None:
+        """The token of the lease that is held at this time. None: it is not ours, or no more."""
+        if self._seen is None or not self._is_mine(self._seen) or now >= self._held_until:
+            return None
+        return self._seen.token
+
+    def release(self, now: float) -> None:
+        """Gives the lease back, if it is ours."""
+        held, token = self._seen, self.token(now)
+        self._held_until = 0.0
+        if held is not None and token is not None:
+            record = LeaseRecord(
+                held.number + 1, token, self._member, self._instance, self._seconds, released=True
+            )
+            self._records.create(_name(record.number), record.to_bytes())
+
+    @property
+    def _rest_seconds(self) -> float:
+        """What is left of the lease when it is renewed."""
+        return self._seconds * (RENEWALS - 1) / RENEWALS
+
+    def _is_mine(self, record: LeaseRecord) -> bool:
+        return (record.member, record.instance, record.released) == (
+            self._member,
+            self._instance,
+            False,
+        )
+
+    def _is_over(self, record: LeaseRecord, now: float) -> bool:
+        return record.released or now - self._seen_at >= record.seconds
+
+    def _look(self, now: float) -> LeaseRecord | None:
+        names = self._records.names(_PREFIX)
+        data = self._records.read(names[-1]) if names else None
+        newest = None if data is None else LeaseRecord.from_bytes(data)
+        if newest != self._seen:
+            self._seen, self._seen_at = newest, now
+        return newest
+
+    def _take(self, newest: LeaseRecord | None, now: float) -> int | None:
+        """`now` is from before the newest record was looked at: the lease counts from then."""
+        if newest is None:
+            number, token = 1, 1
+        else:
+            renewed = self._is_mine(newest) and now < self._held_until
+            number, token = newest.number + 1, newest.token + (not renewed)
+        record = LeaseRecord(number, token, self._member, self._instance, self._seconds)
+        if not self._records.create(_name(number), record.to_bytes()):
+            return None  # another was faster; look again next time
+        names = self._records.names(_PREFIX)
+        if names[-1] != _name(number):
+            return None  # a number of long ago: this process slept through many changes
+        self._seen, self._seen_at = record, now
+        self._held_until = now + self._seconds
+        for name in names[:-RECORDS_KEPT]:
+            self._records.delete(name)
+        return token
+
+
+def _name(number: int) -> str:
+    return f"{_PREFIX}{number:0{_DIGITS}}"
