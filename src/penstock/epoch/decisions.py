@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import CorruptStorageError
+from penstock.errors import CorruptStorageError, LocalProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,6 +85,21 @@ class DecisionLog:
                 "records that it must not"
             )
         return held
+
+    def abort_unless_decided(self, abort: Decision) -> Decision:
+        """As `decide`, by a member that waited in vain. If later epochs are decided and this one
+        has no record, it was finished by everybody long ago: then this is the process of a member
+        that was replaced, and it decides nothing."""
+        newest = self.newest()
+        held = self.read(abort.epoch)
+        if held is not None:
+            return held
+        if newest is not None and newest.epoch > abort.epoch:
+            raise LocalProtocolError(
+                f"epoch {abort.epoch} was finished by every member, and its record deleted: this "
+                "process was replaced by another of its member. Stop it"
+            )
+        return self.decide(abort)
 
     def read(self, epoch: int) -> Decision | None:
         data = self._records.read(_name(epoch))

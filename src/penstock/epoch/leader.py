@@ -112,9 +112,13 @@ class Leader:
         self._seconds_max = seconds_max
         self._epoch = 1
         self._watermark: int | None = None
+        self._newer: Decision | None = None
+        """One that was recorded under a greater token."""
         for decision in recorded:
             self._epoch = max(self._epoch, decision.epoch + 1)
             self._watermark = self._risen(decision.watermark)
+            if decision.token > token:
+                self._newer = decision
         self._state = _State.NEW
         self._flags = 0
         self._deadline = 0.0
@@ -144,6 +148,9 @@ class Leader:
         """The first act of a leader: it decides an epoch, and so ends the reign before."""
         if self._state is not _State.NEW:
             raise LocalProtocolError("a leader starts once")
+        if self._newer is not None:
+            self._state = _State.DEPOSED
+            return [Deposed(self._newer)]
         return [Decide(self._abort(f"member {self._member} took over as leader"))]
 
     def handle(self, event: LeaderEvent, now: float) -> list[LeaderEffect]:

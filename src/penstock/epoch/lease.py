@@ -88,6 +88,10 @@ class Lease:
             return None
         return self._seen.token
 
+    def drop(self) -> None:
+        """Holds it no more, whatever was thought: a newer leader was met."""
+        self._held_until = 0.0
+
     def release(self, now: float) -> None:
         """Gives the lease back, if it is ours."""
         held, token = self._seen, self.token(now)

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 class Participant(Protocol):
-    """Called by one thread at a time. An epoch is captured, prepared, and then committed or
-    aborted; it may be aborted at any point before it is committed, and again after that."""
+    """Called by one thread at a time, but for `give_up`. An epoch is captured, prepared, and then
+    committed or aborted; it may be aborted at any point before, and again after that."""
 
     @property
     def name(self) -> str:
@@ -25,11 +25,16 @@ class Participant(Protocol):
         """Makes durable what was captured, so that it can be committed or aborted after a crash.
         An exception means that it is not: the epoch is aborted, and the reason told to all."""
 
+    def give_up(self, epoch: int) -> None:
+        """From another thread, while the epoch is captured or prepared: it is lost anyway. What
+        waits for something may stop waiting, and raise. An abort follows."""
+
     def commit(self, epoch: int) -> None:
         """Makes a prepared epoch visible. Does nothing if that was done before."""
 
     def abort(self, epoch: int) -> None:
-        """Forgets an epoch, prepared or not. Does nothing if there is nothing to forget."""
+        """Forgets an epoch, prepared or not. Does nothing if there is nothing to forget. Never
+        undoes a commit."""
 
     def in_doubt(self) -> list[int]:
         """The epochs that are prepared and neither committed nor aborted, ascending: after a

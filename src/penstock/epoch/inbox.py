@@ -1,0 +1,46 @@
+"""Where a loop of this package waits: for what threads put in, or for a change in the store."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from penstock.cluster.keyvalue import KeyValue
+
+T = TypeVar("T")
+
+
+class Inbox(Generic[T]):
+    """Any thread puts in, one loop takes out. A thread of its own watches the key-value store."""
+
+    def __init__(self, keyvalue: KeyValue, prefix: str, name: str) -> None:
+        self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._watch = keyvalue.watch(prefix)
+        self._watcher = threading.Thread(target=self._forward, name=name, daemon=True)
+        self._watcher.start()
+
+    def put(self, item: T) -> None:
+        self._items.put(item)
+
+    def take(self, timeout_seconds: float | None) -> list[T]:
+        """All there is, as soon as there is something, the store has changed, or time is up."""
+        if timeout_seconds is not None:
+            timeout_seconds = min(max(0.0, timeout_seconds), threading.TIMEOUT_MAX)
+        taken = []
+        try:
+            taken.append(self._items.get(timeout=timeout_seconds))
+            while True:
+                taken.append(self._items.get_nowait())
+        except queue.Empty:
+            return [item for item in taken if item is not None]
+
+    def close(self) -> None:
+        self._watch.close()
+        self._items.put(None)
+        self._watcher.join()
+
+    def _forward(self) -> None:
+        while self._watch.wait():
+            self._items.put(None)

@@ -1,0 +1,292 @@
+"""A member's loop around its Follower: it hears announcements, has participants do their part, and
+acknowledges.
+
+Two threads: the loop, which never waits for a disk, and a worker, which lets participants do one
+thing after the other and asks the decision log. What is decided is tried until it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
+
+from penstock.checkpoint.watermark import cluster_minimum
+from penstock.epoch import follower as machine
+from penstock.epoch.announcements import (
+    ACKNOWLEDGEMENT_KEY,
+    ANNOUNCEMENT_KEY,
+    Acknowledgement,
+    Announcement,
+)
+from penstock.epoch.follower import Follower, FollowerEffect, FollowerEvent
+from penstock.epoch.inbox import Inbox
+from penstock.errors import LocalProtocolError, PenstockError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from penstock.cluster.keyvalue import KeyValue
+    from penstock.epoch.decisions import DecisionLog
+    from penstock.epoch.participant import Participant
+
+PATIENCE_SECONDS: Final = 10.0
+"""After the leader's own time. Less than a new leader needs would abort what it might commit."""
+RETRY_SECONDS_MIN: Final = 0.1
+RETRY_SECONDS_MAX: Final = 5.0
+
+_LOG: Final = logging.getLogger("penstock.epoch")
+
+T = TypeVar("T")
+
+Work: TypeAlias = (
+    machine.Capture | machine.Prepare | machine.Learn | machine.AbortUnlessDecided | machine.Finish
+)
+
+
+class EpochMember:
+    """Takes part in epochs from `start` to `close`."""
+
+    def __init__(
+        self,
+        keyvalue: KeyValue,
+        decisions: DecisionLog,
+        participants: Sequence[Participant],
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        on_resume: Callable[[int, int | None], None] | None = None,
+        on_finished: Callable[[int, bool], None] | None = None,
+    ) -> None:
+        """`on_resume` is told that all members have captured an epoch, and the cluster's watermark;
+        `on_finished` that this member committed (or aborted) one. Both from this loop: be quick."""
+        names = [participant.name for participant in participants]
+        if len(set(names)) != len(names):
+            raise LocalProtocolError(f"participants of a member have names of their own: {names}")
+        self.member: Final = keyvalue.member
+        self._keyvalue = keyvalue
+        self._decisions = decisions
+        self._participants = tuple(participants)
+        self._patience_seconds = patience_seconds
+        self._on_resume = on_resume
+        self._on_finished = on_finished
+        self._follower: Follower | None = None
+        self._inbox: Inbox[FollowerEvent] | None = None
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._unsent: Acknowledgement | None = None
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._failure: Exception | None = None
+
+    def start(self) -> EpochMember:
+        """Finds out what an earlier life left in doubt, and begins."""
+        in_doubt = {epoch for each in self._participants for epoch in each.in_doubt()}
+        if in_doubt:
+            _LOG.info("member %d: epochs %s are in doubt", self.member, sorted(in_doubt))
+        self._follower = Follower(self.member, self._patience_seconds, in_doubt)
+        self._inbox = Inbox(self._keyvalue, ANNOUNCEMENT_KEY, f"penstock epoch {self.member} watch")
+        for name, target in (("loop", self._run), ("work", self._work_off)):
+            thread = threading.Thread(
+                target=target, name=f"penstock epoch {self.member} {name}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    @property
+    def finished(self) -> int:
+        """All epochs up to this one are committed or aborted here."""
+        return self._follower.finished if self._follower else 0
+
+    @property
+    def watermark(self) -> int | None:
+        """The cluster's, as far as announced."""
+        return self._follower.watermark if self._follower else None
+
+    def check(self) -> None:
+        """Raises what ended the loop, if something did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stops taking part. What is prepared stays so, for the next life to finish."""
+        self._closing.set()
+        self._work.put(None)
+        if self._inbox is not None:
+            self._inbox.close()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> EpochMember:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # The loop
+
+    def _run(self) -> None:
+        try:
+            self._follow(_existing(self._follower), _existing(self._inbox))
+        except Exception as error:  # noqa: BLE001 - `check` raises it
+            self._failure = error
+            _LOG.exception("member %d takes no part in epochs any more", self.member)
+
+    def _follow(self, follower: Follower, inbox: Inbox[FollowerEvent]) -> None:
+        self._carry_out(follower.start(self._newest(), time.monotonic()))
+        while not self._closing.is_set():
+            now = time.monotonic()
+            if follower.deadline is not None and now >= follower.deadline:
+                self._carry_out(follower.handle(machine.Passed(), now))
+            wait = None if follower.deadline is None else follower.deadline - now
+            if self._unsent is not None:
+                wait = RETRY_SECONDS_MAX if wait is None else min(wait, RETRY_SECONDS_MAX)
+            for event in inbox.take(wait):
+                self._carry_out(follower.handle(event, time.monotonic()))
+            if self._unsent is not None:
+                self._acknowledge(self._unsent)
+            newest = self._newest()
+            if newest is not None:
+                announced = machine.Announced(newest)
+                self._carry_out(follower.handle(announced, time.monotonic()))
+
+    def _newest(self) -> Announcement | None:
+        try:
+            slots = self._keyvalue.scan(ANNOUNCEMENT_KEY)
+        except PenstockError as error:
+            _LOG.warning("member %d hears no announcements for now: %s", self.member, error)
+            return None
+        announcements = []
+        for member, text in slots.items():
+            try:
+                announcements.append(Announcement.from_json(text))
+            except RemoteProtocolError as error:
+                _LOG.warning("the announcement of member %d is ignored: %s", member, error)
+        return max(announcements, key=lambda each: each.order, default=None)
+
+    def _carry_out(self, effects: list[FollowerEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case machine.Acknowledge():
+                    self._acknowledge(effect.acknowledgement)
+                case machine.Resume():
+                    if self._on_resume is not None:
+                        self._on_resume(effect.epoch, effect.watermark)
+                case machine.GiveUp():
+                    for participant in self._participants:
+                        participant.give_up(effect.epoch)
+                case (
+                    machine.Capture()
+                    | machine.Prepare()
+                    | machine.Learn()
+                    | machine.AbortUnlessDecided()
+                    | machine.Finish()
+                ):
+                    self._work.put(effect)
+                case _:
+                    assert_never(effect)
+
+    def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
+        self._unsent = acknowledgement
+        try:
+            self._keyvalue.write(ACKNOWLEDGEMENT_KEY, acknowledgement.to_json())
+        except PenstockError as error:
+            _LOG.warning("member %d cannot acknowledge for now: %s", self.member, error)
+        else:
+            self._unsent = None
+
+    # The worker
+
+    def _work_off(self) -> None:
+        inbox = _existing(self._inbox)
+        while (work := self._work.get()) is not None:
+            answer = self._answer(work)
+            if answer is None:
+                return
+            inbox.put(answer)
+
+    def _answer(self, work: Work) -> FollowerEvent | None:
+        """None: closed before it was done."""
+        match work:
+            case machine.Capture():
+                return self._capture(work)
+            case machine.Prepare():
+                return self._prepare(work.epoch)
+            case machine.Learn():
+                return self._until_done(
+                    f"the decision of epoch {work.epoch} cannot be read",
+                    lambda: machine.Learned(work.epoch, self._decisions.read(work.epoch)),
+                )
+            case machine.AbortUnlessDecided():
+                return self._until_done(
+                    f"epoch {work.decision.epoch} cannot be decided",
+                    lambda: machine.Learned(
+                        work.decision.epoch, self._decisions.abort_unless_decided(work.decision)
+                    ),
+                )
+            case machine.Finish():
+                return self._until_done(
+                    f"epoch {work.epoch} cannot be {'committed' if work.commit else 'aborted'}",
+                    lambda: self._finish(work),
+                )
+            case _:
+                assert_never(work)
+
+    def _capture(self, capture: machine.Capture) -> machine.Captured:
+        epoch = capture.barrier.epoch
+        clocks = []
+        for participant in self._participants:
+            try:
+                clocks.append(participant.capture(capture.barrier))
+            except Exception as error:  # noqa: BLE001 - whatever it is, all members are told
+                return machine.Captured(epoch, error=self._failed(participant, "capture", error))
+        return machine.Captured(epoch, cluster_minimum(clocks))
+
+    def _prepare(self, epoch: int) -> machine.Prepared:
+        for participant in self._participants:
+            try:
+                participant.prepare(epoch)
+            except Exception as error:  # noqa: BLE001 - whatever it is, all members are told
+                return machine.Prepared(epoch, error=self._failed(participant, "prepare", error))
+        return machine.Prepared(epoch)
+
+    def _failed(self, participant: Participant, what: str, error: Exception) -> str:
+        _LOG.warning("member %d: %s could not %s: %s", self.member, participant.name, what, error)
+        return f"{participant.name} could not {what}: {type(error).__name__}: {error}"
+
+    def _finish(self, finish: machine.Finish) -> machine.Finished:
+        for participant in self._participants:
+            if finish.commit:
+                participant.commit(finish.epoch)
+            else:
+                participant.abort(finish.epoch)
+        if self._on_finished is not None:
+            self._on_finished(finish.epoch, finish.commit)
+        return machine.Finished(finish.epoch)
+
+    def _until_done(
+        self, problem: str, attempt: Callable[[], FollowerEvent]
+    ) -> FollowerEvent | None:
+        """There is no other way than to do it: so it is tried again, and said why not yet."""
+        seconds = RETRY_SECONDS_MIN
+        while True:
+            try:
+                return attempt()
+            except Exception as error:  # noqa: BLE001 - the store or the participant is away
+                _LOG.warning("member %d: %s for now: %s", self.member, problem, error)
+            if self._closing.wait(seconds):
+                return None
+            seconds = min(seconds * 2, RETRY_SECONDS_MAX)
+
+
+def _existing(value: T | None) -> T:
+    if value is None:
+        raise LocalProtocolError("start comes first")
+    return value
