@@ -210,7 +210,7 @@ class Follower:
             concerned = newest.epoch > self._begun and self._member in newest.members
             self._begun = max(self._begun, newest.epoch)
             if concerned and newest.phase in (Phase.PREPARE, Phase.ALIGNED):
-                error = "it was started again while the epoch was under way"
+                error = "it was started while the epoch was under way"
                 effects.append(self._acknowledge(newest.token, newest.epoch, error=error))
         return effects + self._next(now)
 

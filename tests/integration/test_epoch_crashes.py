@@ -1,0 +1,136 @@
+"""A leader and two members, real processes on gossip, one of them killed at every one of its steps.
+
+Whatever the step, the others and the victim's next life reach one decision for every epoch, the
+one on record, and each committed epoch has every member's snapshot, whole.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.cluster.gossip import GossipKeyValue
+from penstock.epoch.decisions import DecisionLog
+from penstock.storage import Storage
+from tests.integration import epoch_processes as processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
+    from pathlib import Path
+
+SECONDS_MAX = 60.0
+"""After which a step counts as stuck. It takes about three."""
+AT_ONCE = 4
+"""Clusters that run beside each other: most of the time they wait for a timeout."""
+MORE_COMMITS = 2
+"""Asked for after the victim's return: the cluster works again."""
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.integration.epoch_processes"])
+
+
+class Cluster:
+    def __init__(self, place: Path) -> None:
+        self.place = str(place)
+        self.log = DecisionLog(Storage.open(place).within("cluster"))
+        self.keyvalue = GossipKeyValue(processes.PARENT, processes.KEY, [])
+        self.running: dict[str, BaseProcess] = {}
+
+    def start(self, who: str, fatal: int | None = None) -> None:
+        target: Callable[..., None] = processes.run_leader
+        number = processes.LEADER
+        if who != "leader":
+            target, number = processes.run_member, int(who.removeprefix("member "))
+        process = CONTEXT.Process(
+            target=target, args=(self.place, number, self.keyvalue.address, fatal), daemon=True
+        )
+        process.start()
+        self.running[who] = process
+
+    def commits(self) -> list[int]:
+        found = (self.log.read(epoch) for epoch in self.log.epochs())
+        return [decision.epoch for decision in found if decision and decision.is_commit]
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: {self.state()}"
+            time.sleep(0.02)
+
+    def state(self) -> str:
+        alive = {who: process.exitcode for who, process in self.running.items()}
+        return f"exit codes {alive}, decisions {[self.log.read(e) for e in self.log.epochs()]}"
+
+    def stop(self) -> None:
+        for who in ("leader", "leader members"):
+            self.keyvalue.write(processes.STOP_KEY, who)
+            for name, process in self.running.items():
+                if name == "leader" or who != "leader":
+                    process.join(SECONDS_MAX)
+                    assert process.exitcode == 0, f"{name} did not end in order: {self.state()}"
+
+    def close(self) -> None:
+        for process in self.running.values():
+            process.kill()
+            process.join()
+        self.keyvalue.close()
+
+
+def run_case(place: Path, victim: str, fatal: int) -> bool:
+    """Whether the victim came as far as its fatal step."""
+    cluster = Cluster(place)
+    try:
+        for who in ("member 1", "member 2", "leader"):
+            cluster.start(who, fatal if who == victim else None)
+        killed = cluster.running[victim]
+        cluster.wait_for(
+            lambda: killed.exitcode is not None or len(cluster.commits()) > 3, "at first"
+        )
+        if killed.exitcode is not None:
+            assert killed.exitcode == -signal.SIGKILL, f"it ended otherwise: {cluster.state()}"
+            wanted = len(cluster.commits()) + MORE_COMMITS
+            cluster.start(victim)
+            cluster.wait_for(lambda: len(cluster.commits()) >= wanted, f"after step {fatal}")
+        cluster.stop()
+        check(cluster)
+        return killed.exitcode == -signal.SIGKILL
+    finally:
+        cluster.close()
+
+
+def check(cluster: Cluster) -> None:
+    decisions = [cluster.log.read(epoch) for epoch in cluster.log.epochs()]
+    assert [decision.epoch for decision in decisions if decision] == list(
+        range(1, len(decisions) + 1)
+    )
+    commits = cluster.commits()
+    for member in processes.MEMBERS:
+        store = processes.snapshots(cluster.place, member)
+        assert store.committed() == commits, f"member {member}"
+        assert store.epochs() == commits, f"member {member} is in doubt, or kept what was aborted"
+        for epoch in commits:
+            snapshot = store.load(epoch)
+            for name, expected in processes.parts_of(member, epoch).items():
+                assert bytes(snapshot.part(name)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "least_steps"),
+    [("leader", 16), ("member 2", 10)],
+    ids=["leader", "member"],
+)
+def test_a_kill_at_every_step_changes_no_decision(
+    victim: str, least_steps: int, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        steps = range(1, 2 * least_steps + 1)
+        came = pool.map(lambda step: run_case(tmp_path / str(step), victim, step), steps)
+        reached = [step for step, did in zip(steps, came, strict=True) if did]
+    assert set(range(1, least_steps + 1)) <= set(reached), "the first epoch has that many steps"

@@ -1,0 +1,91 @@
+"""Records in memory that fail when told to, and participants that write down what they did."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.checkpoint.barrier import Barrier
+
+
+class MemoryRecords:
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.before: Callable[[str, str], None] = lambda _call, _name: None
+        """Called before each call takes effect, with its kind and name. May raise."""
+        self.after: Callable[[str, str], None] = lambda _call, _name: None
+        """The same, once it has taken effect: an error leaves its caller in doubt."""
+        self._lock = threading.Lock()
+
+    def create(self, name: str, value: bytes) -> bool:
+        self.before("create", name)
+        with self._lock:
+            created = name not in self.values
+            self.values.setdefault(name, value)
+        self.after("create", name)
+        return created
+
+    def read(self, name: str) -> bytes | None:
+        self.before("read", name)
+        return self.values.get(name)
+
+    def names(self, prefix: str = "") -> list[str]:
+        self.before("names", prefix)
+        with self._lock:
+            return sorted(name for name in self.values if name.startswith(prefix))
+
+    def delete(self, name: str) -> None:
+        self.before("delete", name)
+        with self._lock:
+            self.values.pop(name, None)
+
+
+class Diary:
+    """A participant. What it did outlives it, as if on a disk: give it to the next life."""
+
+    def __init__(self, name: str = "diary", watermark: int | None = None) -> None:
+        self.name = name
+        self.watermark = watermark
+        self.prepared: set[int] = set()
+        self.committed: Counter[int] = Counter()
+        self.aborted: Counter[int] = Counter()
+        self.given_up: list[int] = []
+        self.before: Callable[[str, int], None] = lambda _call, _epoch: None
+        """Called before each call takes effect. May raise, or wait."""
+        self.finished = threading.Condition()
+
+    def capture(self, barrier: Barrier) -> int | None:
+        self.before("capture", barrier.epoch)
+        return self.watermark
+
+    def prepare(self, epoch: int) -> None:
+        self.before("prepare", epoch)
+        self.prepared.add(epoch)
+
+    def give_up(self, epoch: int) -> None:
+        self.given_up.append(epoch)
+
+    def commit(self, epoch: int) -> None:
+        self.before("commit", epoch)
+        assert epoch in self.prepared, f"epoch {epoch} was never prepared"
+        with self.finished:
+            self.committed[epoch] += 1
+            self.finished.notify_all()
+
+    def abort(self, epoch: int) -> None:
+        self.before("abort", epoch)
+        assert epoch not in self.committed, f"epoch {epoch} is committed"
+        with self.finished:
+            self.aborted[epoch] += 1
+            self.finished.notify_all()
+
+    def in_doubt(self) -> list[int]:
+        return sorted(self.prepared - set(self.committed) - set(self.aborted))
+
+    def wait_for(self, done: Callable[[Diary], bool], timeout_seconds: float = 20.0) -> bool:
+        with self.finished:
+            return self.finished.wait_for(lambda: done(self), timeout_seconds)

@@ -1,0 +1,407 @@
+"""Coordinator and members as they run: threads, a store of slots, records. What the rules do is
+tested apart; this is about the loops around them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.checkpoint.barrier import Flags
+from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.epoch.announcements import ACKNOWLEDGEMENT_KEY, ANNOUNCEMENT_KEY
+from penstock.epoch.coordinator import PRUNED_AT, Coordinator, LeadershipLostError
+from penstock.epoch.decisions import Decision, DecisionLog, Verdict
+from penstock.epoch.member import EpochMember
+from penstock.epoch.quorum import Failed, Reached, TimedOut
+from penstock.errors import ConfigurationError, LocalProtocolError, PeerUnavailableError
+from tests.unit.epoch.parts import Diary, MemoryRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.checkpoint.barrier import Barrier
+    from penstock.cluster.keyvalue import Watch
+
+LONG = 20.0
+"""Seconds after which a test gives up: nothing here takes so long unless it is broken."""
+
+
+class Cluster:
+    """Members 1 and 2, and leaders on slots of their own."""
+
+    def __init__(self) -> None:
+        self.keyvalue = MemoryKeyValue(0)
+        self.records = MemoryRecords()
+        self.diaries = {1: Diary(watermark=30), 2: Diary(watermark=20)}
+        self.members: dict[int, EpochMember] = {}
+        self.stack = contextlib.ExitStack()
+
+    def lead(
+        self, slot: int = 0, seconds_max: float = LONG, lease_seconds: float = LONG
+    ) -> Coordinator:
+        coordinator = Coordinator(
+            self.keyvalue.view(slot),
+            self.records,
+            [1, 2],
+            prepare_seconds_max=seconds_max,
+            lease_seconds=lease_seconds,
+        )
+        return self.stack.enter_context(coordinator)
+
+    def join(self, member: int, patience_seconds: float = LONG) -> EpochMember:
+        self.members[member] = EpochMember(
+            self.keyvalue.view(member),
+            DecisionLog(self.records),
+            [self.diaries[member]],
+            patience_seconds=patience_seconds,
+        ).start()
+        return self.members[member]
+
+    def close(self) -> None:
+        self.stack.close()
+        for member in self.members.values():
+            member.close()
+            member.check()
+
+    def decisions(self) -> dict[int, Decision]:
+        log = DecisionLog(self.records)
+        found = {epoch: log.read(epoch) for epoch in log.epochs()}
+        return {epoch: decision for epoch, decision in found.items() if decision is not None}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.close()
+
+
+def test_an_epoch_is_committed_once_at_every_member(cluster: Cluster) -> None:
+    cluster.join(1)
+    cluster.join(2)
+    leader = cluster.lead()
+    concluded = [leader.begin().result(LONG) for _ in range(20)]
+    assert all(each.decision.is_commit for each in concluded)
+    epochs = [each.decision.epoch for each in concluded]
+    assert epochs == list(range(2, 22)), "the first one is that of the leader's beginning"
+    assert {each.outcome for each in concluded} == {Reached(20)}, "the least watermark counts"
+    for diary in cluster.diaries.values():
+        assert diary.wait_for(lambda each: len(each.committed) == len(epochs))
+        assert diary.committed == dict.fromkeys(epochs, 1)
+        assert not diary.aborted
+
+
+def test_requests_are_served_in_their_order(cluster: Cluster) -> None:
+    cluster.join(1)
+    cluster.join(2)
+    leader = cluster.lead()
+    futures = [leader.begin() for _ in range(10)]
+    assert [future.result(LONG).decision.epoch for future in futures] == list(range(2, 12))
+
+
+def test_flags_reach_the_barrier_of_every_member(cluster: Cluster) -> None:
+    seen: list[Barrier] = []
+
+    class Seeing(Diary):
+        def capture(self, barrier: Barrier) -> int | None:
+            seen.append(barrier)
+            return super().capture(barrier)
+
+    cluster.diaries = {1: Seeing(), 2: Seeing()}
+    cluster.join(1)
+    cluster.join(2)
+    cluster.lead().begin(Flags.DRAIN | Flags.UNALIGNED).result(LONG)
+    assert [barrier.flags for barrier in seen] == [Flags.DRAIN | Flags.UNALIGNED] * 2
+
+
+def test_a_member_that_fails_aborts_the_epoch_for_all(cluster: Cluster) -> None:
+    def fail(call: str, epoch: int) -> None:
+        if (call, epoch) == ("prepare", 3):
+            raise OSError(28, "No space left on device")
+
+    cluster.diaries[2].before = fail
+    cluster.join(1)
+    cluster.join(2)
+    leader = cluster.lead()
+    first, second, third = (leader.begin().result(LONG) for _ in range(3))
+    assert (first.decision.is_commit, third.decision.is_commit) == (True, True)
+    assert second.decision.verdict is Verdict.ABORT
+    assert isinstance(second.outcome, Failed)
+    assert [member for member, _ in second.outcome.errors] == [2]
+    assert "No space left" in second.decision.reason
+    for diary in cluster.diaries.values():
+        assert diary.wait_for(lambda each: set(each.committed) == {2, 4} and 3 in each.aborted)
+
+
+def test_a_silent_member_is_named(cluster: Cluster) -> None:
+    cluster.join(1)
+    concluded = cluster.lead(seconds_max=0.2).begin().result(LONG)
+    assert concluded.outcome == TimedOut(answered=(1,), missing=(2,))
+    assert "member 2" in concluded.decision.reason
+    assert cluster.diaries[1].wait_for(lambda each: 2 in each.aborted)
+
+
+def test_a_capture_that_waits_is_told_to_give_up(cluster: Cluster) -> None:
+    given_up = threading.Event()
+
+    class Waiting(Diary):
+        def capture(self, barrier: Barrier) -> int | None:
+            if not given_up.wait(LONG):
+                raise AssertionError("nobody said so")
+            raise TimeoutError(f"no barrier of epoch {barrier.epoch} came")
+
+        def give_up(self, epoch: int) -> None:
+            super().give_up(epoch)
+            given_up.set()
+
+    cluster.diaries[2] = Waiting()
+    cluster.join(1)
+    cluster.join(2)
+    concluded = cluster.lead(seconds_max=0.2).begin().result(LONG)
+    assert concluded.outcome == TimedOut(answered=(1,), missing=(2,))
+    assert cluster.diaries[2].wait_for(lambda each: 2 in each.aborted)
+    assert cluster.diaries[2].given_up == [2]
+
+
+def test_members_resume_when_all_have_captured(cluster: Cluster) -> None:
+    resumed = threading.Event()
+    told: list[tuple[int, int | None]] = []
+
+    def on_resume(epoch: int, watermark: int | None) -> None:
+        told.append((epoch, watermark))
+        resumed.set()
+
+    def wait(call: str, _epoch: int) -> None:
+        if call == "prepare":
+            assert resumed.wait(LONG), "preparing must not hold up who has captured"
+
+    cluster.diaries[2].before = wait
+    cluster.join(1)
+    cluster.members[2] = EpochMember(
+        cluster.keyvalue.view(2),
+        DecisionLog(cluster.records),
+        [cluster.diaries[2]],
+        on_resume=on_resume,
+    ).start()
+    assert cluster.lead().begin().result(LONG).decision.is_commit
+    assert told == [(2, 20)]
+
+
+def test_a_member_finishes_what_its_earlier_life_prepared(cluster: Cluster) -> None:
+    log = DecisionLog(cluster.records)
+    log.decide(Decision(1, Verdict.COMMIT, 1, 0, (1, 2)))
+    log.decide(Decision(2, Verdict.ABORT, 1, 0, (1, 2)))
+    diary = cluster.diaries[1]
+    diary.prepared |= {1, 2}
+    cluster.join(1)
+    assert diary.wait_for(lambda each: not each.in_doubt())
+    assert (dict(diary.committed), dict(diary.aborted)) == ({1: 1}, {2: 1})
+
+
+def test_a_member_in_doubt_ends_an_epoch_that_nobody_decided(cluster: Cluster) -> None:
+    diary = cluster.diaries[1]
+    diary.prepared.add(1)
+    cluster.join(1, patience_seconds=0.1)
+    assert diary.wait_for(lambda each: not each.in_doubt())
+    decision = cluster.decisions()[1]
+    assert (decision.verdict, decision.decider) == (Verdict.ABORT, 1)
+    assert cluster.lead().wait_until_leading(LONG)
+    assert cluster.decisions()[2].decider == 0, "the leader comes after it"
+
+
+def test_a_new_leader_ends_the_epoch_of_the_one_before(cluster: Cluster) -> None:
+    released = threading.Event()
+
+    def wait(_call: str, _epoch: int) -> None:
+        assert released.wait(LONG)
+
+    cluster.diaries[2].before = wait
+    cluster.join(1)
+    cluster.join(2)
+    first = cluster.lead(slot=10)
+    assert first.wait_until_leading(LONG)
+    lost = first.begin()
+    watch = cluster.keyvalue.watch(ACKNOWLEDGEMENT_KEY)
+    while cluster.keyvalue.read(1, ACKNOWLEDGEMENT_KEY) is None:
+        assert watch.wait(LONG)
+    first.close()
+    with pytest.raises(LeadershipLostError):
+        lost.result(LONG)
+    second = cluster.lead(slot=11)
+    assert second.wait_until_leading(LONG)
+    assert cluster.decisions()[2].decider == 11
+    released.set()
+    assert second.begin().result(LONG).decision.is_commit
+    for diary in cluster.diaries.values():
+        assert diary.wait_for(lambda each: 3 in each.committed)
+        assert set(diary.committed) == {3}
+
+
+def test_only_one_of_two_leads(cluster: Cluster) -> None:
+    cluster.join(1)
+    cluster.join(2)
+    first = cluster.lead(slot=10, lease_seconds=LONG)
+    assert first.wait_until_leading(LONG)
+    second = cluster.lead(slot=11, lease_seconds=LONG)
+    assert first.begin().result(LONG).decision.is_commit
+    assert not second.wait_until_leading(0)
+    waiting = second.begin()
+    first.close()
+    assert waiting.result(LONG).decision.is_commit, "the lease was given back"
+    tokens = [decision.token for decision in cluster.decisions().values()]
+    assert tokens == sorted(tokens)
+    assert set(tokens) == {1, 2}
+
+
+def test_a_leader_that_slept_through_its_lease_decides_nothing(cluster: Cluster) -> None:
+    """It is stopped between its last look at the clock and the record of a commit."""
+    cluster.join(1)
+    cluster.join(2)
+    stopped, go_on = threading.Event(), threading.Event()
+    sleeper: list[int] = []
+
+    def stop(call: str, name: str) -> None:
+        deciding = call == "create" and name == f"decisions/{2:020}"
+        if deciding and not stopped.is_set():
+            sleeper.append(threading.get_ident())
+            stopped.set()
+            assert go_on.wait(LONG)
+
+    cluster.records.before = stop
+    first = cluster.lead(slot=10, lease_seconds=0.3)
+    late = first.begin()
+    assert stopped.wait(LONG)
+    second = cluster.lead(slot=11, lease_seconds=1.0)
+    assert second.wait_until_leading(LONG)
+    go_on.set()
+    with pytest.raises(LeadershipLostError):
+        late.result(LONG)
+    assert cluster.decisions()[2].verdict is Verdict.ABORT
+    assert cluster.decisions()[2].decider == 11
+    assert second.begin().result(LONG).decision.is_commit
+    for diary in cluster.diaries.values():
+        assert diary.wait_for(lambda each: 3 in each.committed)
+        assert set(diary.committed) == {3}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_store_that_fails_for_a_while_delays_and_loses_nothing(
+    cluster: Cluster, when: str
+) -> None:
+    calls = iter(range(10**9))
+    now_and_then = lambda _call, _name: _fail() if next(calls) % 4 == 0 else None  # noqa: E731
+    setattr(cluster.records, when, now_and_then)
+    cluster.join(1)
+    cluster.join(2)
+    leader = cluster.lead()
+    concluded = [leader.begin().result(LONG) for _ in range(3)]
+    assert all(each.decision.is_commit for each in concluded)
+    for diary in cluster.diaries.values():
+        assert diary.wait_for(lambda each: len(each.committed) == 3)
+
+
+def test_a_commit_that_fails_is_tried_until_it_is_done(cluster: Cluster) -> None:
+    attempts = iter(range(10**9))
+
+    def fail_twice(call: str, _epoch: int) -> None:
+        if call == "commit" and next(attempts) < 2:
+            _fail()
+
+    cluster.diaries[1].before = fail_twice
+    cluster.join(1)
+    cluster.join(2)
+    assert cluster.lead().begin().result(LONG).decision.is_commit
+    assert cluster.diaries[1].wait_for(lambda each: each.committed[2] == 1)
+
+
+def test_slots_that_cannot_be_written_for_a_while(cluster: Cluster) -> None:
+    class Failing(MemoryKeyValue):
+        """Every other write fails."""
+
+        def __init__(self, inner: MemoryKeyValue) -> None:
+            super().__init__(inner.member)
+            self._inner = inner
+            self._writes = 0
+
+        def write(self, key: str, value: str) -> None:
+            self._writes += 1
+            if self._writes % 2:
+                raise PeerUnavailableError("the server is away")
+            self._inner.write(key, value)
+
+        def read(self, member: int, key: str) -> str | None:
+            return self._inner.read(member, key)
+
+        def scan(self, key: str) -> dict[int, str]:
+            return self._inner.scan(key)
+
+        def watch(self, prefix: str = "") -> Watch:
+            return self._inner.watch(prefix)
+
+    cluster.join(1)
+    cluster.join(2)
+    coordinator = Coordinator(
+        Failing(cluster.keyvalue.view(10)), cluster.records, [1, 2], prepare_seconds_max=LONG
+    )
+    cluster.stack.enter_context(coordinator)
+    assert [coordinator.begin().result(LONG).decision.is_commit for _ in range(2)] == [True, True]
+
+
+def test_nonsense_in_a_slot_is_passed_over(cluster: Cluster) -> None:
+    for member, key in ((7, ANNOUNCEMENT_KEY), (7, ACKNOWLEDGEMENT_KEY), (1, ACKNOWLEDGEMENT_KEY)):
+        cluster.keyvalue.view(member).write(key, "{nonsense")
+    cluster.join(1)
+    cluster.join(2)
+    assert cluster.lead().begin().result(LONG).decision.is_commit
+
+
+def test_old_decisions_are_deleted_when_all_have_finished_them(cluster: Cluster) -> None:
+    cluster.join(1)
+    cluster.join(2)
+    leader = cluster.lead()
+    for _ in range(2 * PRUNED_AT):
+        last = leader.begin().result(LONG).decision.epoch
+    epochs = sorted(cluster.decisions())
+    assert len(epochs) <= PRUNED_AT + 1
+    assert (epochs[0], epochs[-1]) == (1, last), "the first of a leader stays, and the newest"
+
+
+def test_nothing_is_deleted_while_a_member_is_in_doubt(cluster: Cluster) -> None:
+    closed = threading.Event()
+
+    def stuck(call: str, _epoch: int) -> None:
+        if call == "commit" and not closed.is_set():
+            _fail()
+
+    cluster.diaries[1].before = stuck
+    cluster.join(1)
+    cluster.join(2)
+    leader = cluster.lead(seconds_max=0.05)
+    for _ in range(PRUNED_AT + 5):
+        last = leader.begin().result(LONG).decision.epoch
+    assert sorted(cluster.decisions()) == list(range(1, last + 1))
+    closed.set()
+
+
+def test_a_closed_coordinator_says_so(cluster: Cluster) -> None:
+    leader = cluster.lead()
+    leader.close()
+    with pytest.raises(LeadershipLostError):
+        leader.begin().result(LONG)
+
+
+def test_an_epoch_needs_members(cluster: Cluster) -> None:
+    with pytest.raises(ConfigurationError):
+        Coordinator(cluster.keyvalue, cluster.records, [])
+
+
+def test_participants_of_a_member_have_names_of_their_own(cluster: Cluster) -> None:
+    with pytest.raises(LocalProtocolError, match="names of their own"):
+        EpochMember(cluster.keyvalue, DecisionLog(cluster.records), [Diary("a"), Diary("a")])
+
+
+def _fail() -> None:
+    raise PeerUnavailableError("the store is away")
