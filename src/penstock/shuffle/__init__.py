@@ -1,0 +1,1 @@
+"""The shuffled read: journals in, every member's documents in order and on disk out."""
