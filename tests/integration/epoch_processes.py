@@ -1,4 +1,7 @@
-"""Processes of the epoch test: a leader and members on gossip, with records and snapshots on disk.
+"""Processes of the epoch test: a leader and two members, with snapshots on disk.
+
+They know of each other by gossip, and their records are files; or both are in a PostgreSQL
+database, and the members' rows in it take part in the epochs.
 
 One of them is the victim: it kills itself with SIGKILL at its n-th step. A step is the begin or the
 end of anything that another process or its own next life can see: a slot written, a record created,
@@ -7,16 +10,21 @@ a participant asked to do its part.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.cluster.gossip import GossipKeyValue
+from penstock.cluster.postgres import PostgresKeyValue
 from penstock.epoch.coordinator import Coordinator, LeadershipLostError
 from penstock.epoch.decisions import DecisionLog
 from penstock.epoch.member import EpochMember
+from penstock.epoch.postgres_records import PostgresRecords
+from penstock.sinks.postgres import PostgresParticipant
 from penstock.snapshot import SnapshotStore
 from penstock.snapshot.participant import Captured, SnapshotParticipant
 from penstock.storage import Storage
@@ -37,6 +45,32 @@ STOP_KEY: Final = "test:stop"
 LEASE_SECONDS: Final = 0.6
 PREPARE_SECONDS_MAX: Final = 1.5
 PATIENCE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a cluster is."""
+
+    place: str
+    """A folder."""
+    seed: str = ""
+    """The address of the parent's gossip."""
+    conninfo: str | None = None
+    """Of a database, in place of gossip and records in files."""
+    cluster: str = "penstock"
+
+    def keyvalue(self, member: int) -> GossipKeyValue | PostgresKeyValue:
+        if self.conninfo is not None:
+            return PostgresKeyValue(member, self.conninfo, self.cluster)
+        return GossipKeyValue(member, KEY, [self.seed] if self.seed else [])
+
+    def records(self) -> Records:
+        if self.conninfo is not None:
+            return PostgresRecords(self.conninfo, self.cluster)
+        return Storage.open(self.place).within("cluster")
+
+    def snapshots(self, member: int) -> SnapshotStore:
+        return SnapshotStore(Storage.open(self.place).within(f"snapshots-{member}"), member)
 
 
 class Steps:
@@ -128,54 +162,62 @@ class SteppedParticipant:
         return self._inner.in_doubt()
 
 
-def snapshots(place: str, member: int) -> SnapshotStore:
-    return SnapshotStore(Storage.open(place).within(f"snapshots-{member}"), member)
+class Rows(PostgresParticipant):
+    """Writes a row for each epoch, just before the line is drawn."""
+
+    def __init__(self, setting: Setting, member: int) -> None:
+        super().__init__(setting.conninfo or "", "rows", member, setting.cluster)
+        self._row = setting.cluster, member
+
+    def capture(self, barrier: Barrier) -> None:
+        with self.writing() as cursor:
+            cursor.execute("INSERT INTO rows VALUES (%s, %s, %s)", (*self._row, barrier.epoch))
+        super().capture(barrier)
 
 
 def parts_of(member: int, epoch: int) -> Mapping[str, bytes]:
     return {"state": f"member {member} at epoch {epoch}".encode(), "constant": b"always the same"}
 
 
-def run_member(place: str, member: int, seed: str, fatal: int | None) -> None:
+def run_member(setting: Setting, member: int, fatal: int | None) -> None:
     steps = Steps(fatal)
-    participant = SnapshotParticipant(
-        snapshots(place, member),
-        lambda barrier: Captured(parts_of(member, barrier.epoch), watermark=barrier.epoch),
-        keep=10**6,
-    )
-    records = Storage.open(place).within("cluster")
-    with GossipKeyValue(member, KEY, [seed]) as keyvalue:
+    participants: list[Participant] = [
+        SnapshotParticipant(
+            setting.snapshots(member),
+            lambda barrier: Captured(parts_of(member, barrier.epoch), watermark=barrier.epoch),
+            keep=10**6,
+        )
+    ]
+    if setting.conninfo is not None:
+        participants.append(Rows(setting, member))
+    with contextlib.closing(setting.keyvalue(member)) as keyvalue:
         following = EpochMember(
             SteppedKeyValue(keyvalue, steps),
-            DecisionLog(SteppedRecords(records, steps)),
-            [SteppedParticipant(participant, steps)],
+            DecisionLog(SteppedRecords(setting.records(), steps)),
+            [SteppedParticipant(each, steps) for each in participants],
             patience_seconds=PATIENCE_SECONDS,
         )
         with following:
             _wait_for_stop(keyvalue, "members")
-            while participant.in_doubt():
+            while any(each.in_doubt() for each in participants):
                 following.check()
                 time.sleep(0.01)
         following.check()
 
 
-def run_leader(place: str, slot: int, seed: str, fatal: int | None) -> None:
+def run_leader(setting: Setting, slot: int, fatal: int | None) -> None:
     steps = Steps(fatal)
-    records = Storage.open(place).within("cluster")
     stopping = threading.Event()
-    with GossipKeyValue(slot, KEY, [seed]) as keyvalue:
+    with contextlib.closing(setting.keyvalue(slot)) as keyvalue:
         leading = Coordinator(
             SteppedKeyValue(keyvalue, steps),
-            SteppedRecords(records, steps),
+            SteppedRecords(setting.records(), steps),
             MEMBERS,
             prepare_seconds_max=PREPARE_SECONDS_MAX,
             lease_seconds=LEASE_SECONDS,
         )
         with leading:
-            watcher = threading.Thread(
-                target=lambda: (_wait_for_stop(keyvalue, "leader"), stopping.set()), daemon=True
-            )
-            watcher.start()
+            threading.Thread(target=_stop_at_word, args=(keyvalue, stopping), daemon=True).start()
             while not stopping.is_set():
                 try:
                     leading.begin().result()
@@ -184,7 +226,12 @@ def run_leader(place: str, slot: int, seed: str, fatal: int | None) -> None:
         leading.check()
 
 
-def _wait_for_stop(keyvalue: GossipKeyValue, who: str) -> None:
+def _wait_for_stop(keyvalue: KeyValue, who: str) -> None:
     with keyvalue.watch(STOP_KEY) as watch:
         while who not in (keyvalue.read(PARENT, STOP_KEY) or ""):
             watch.wait(1.0)
+
+
+def _stop_at_word(keyvalue: KeyValue, stopping: threading.Event) -> None:
+    _wait_for_stop(keyvalue, "leader")
+    stopping.set()

@@ -1,7 +1,7 @@
-"""A leader and two members, real processes on gossip, one of them killed at every one of its steps.
+"""A leader and two members, real processes, one of them killed at every one of its steps.
 
 Whatever the step, the others and the victim's next life reach one decision for every epoch, the
-one on record, and each committed epoch has every member's snapshot, whole.
+one on record, and each committed epoch has every member's snapshot, whole, and its rows.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import pytest
 
 from penstock.cluster.gossip import GossipKeyValue
 from penstock.epoch.decisions import DecisionLog
-from penstock.storage import Storage
 from tests.integration import epoch_processes as processes
+from tests.postgres_server import Database, database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
     from pathlib import Path
+
+__all__ = ["database"]
 
 SECONDS_MAX = 60.0
 """After which a step counts as stuck. It takes about three."""
@@ -36,10 +38,17 @@ CONTEXT.set_forkserver_preload(["tests.integration.epoch_processes"])
 
 
 class Cluster:
-    def __init__(self, place: Path) -> None:
-        self.place = str(place)
-        self.log = DecisionLog(Storage.open(place).within("cluster"))
-        self.keyvalue = GossipKeyValue(processes.PARENT, processes.KEY, [])
+    def __init__(self, place: Path, database: Database | None) -> None:
+        self.database = database
+        self.setting = processes.Setting(str(place))
+        if database is not None:
+            self.setting = processes.Setting(
+                str(place), conninfo=database.conninfo, cluster=f"step-{place.name}"
+            )
+        self.keyvalue = self.setting.keyvalue(processes.PARENT)
+        if isinstance(self.keyvalue, GossipKeyValue):
+            self.setting = processes.Setting(str(place), self.keyvalue.address)
+        self.log = DecisionLog(self.setting.records())
         self.running: dict[str, BaseProcess] = {}
 
     def start(self, who: str, fatal: int | None = None) -> None:
@@ -47,9 +56,7 @@ class Cluster:
         number = processes.LEADER
         if who != "leader":
             target, number = processes.run_member, int(who.removeprefix("member "))
-        process = CONTEXT.Process(
-            target=target, args=(self.place, number, self.keyvalue.address, fatal), daemon=True
-        )
+        process = CONTEXT.Process(target=target, args=(self.setting, number, fatal), daemon=True)
         process.start()
         self.running[who] = process
 
@@ -82,9 +89,9 @@ class Cluster:
         self.keyvalue.close()
 
 
-def run_case(place: Path, victim: str, fatal: int) -> bool:
+def run_case(place: Path, database: Database | None, victim: str, fatal: int) -> bool:
     """Whether the victim came as far as its fatal step."""
-    cluster = Cluster(place)
+    cluster = Cluster(place, database)
     try:
         for who in ("member 1", "member 2", "leader"):
             cluster.start(who, fatal if who == victim else None)
@@ -111,26 +118,52 @@ def check(cluster: Cluster) -> None:
     )
     commits = cluster.commits()
     for member in processes.MEMBERS:
-        store = processes.snapshots(cluster.place, member)
+        store = cluster.setting.snapshots(member)
         assert store.committed() == commits, f"member {member}"
         assert store.epochs() == commits, f"member {member} is in doubt, or kept what was aborted"
         for epoch in commits:
             snapshot = store.load(epoch)
             for name, expected in processes.parts_of(member, epoch).items():
                 assert bytes(snapshot.part(name)) == expected
+        if cluster.database is not None:
+            assert rows_of(cluster, member) == commits, f"member {member}"
+
+
+def rows_of(cluster: Cluster, member: int) -> list[int]:
+    assert cluster.database is not None
+    with cluster.database.connect() as connection:
+        found = connection.execute(
+            "SELECT epoch FROM rows WHERE cluster = %s AND member = %s ORDER BY epoch",
+            (cluster.setting.cluster, member),
+        )
+        return [int(str(epoch)) for (epoch,) in found]
+
+
+def run_cases(place: Path, database: Database | None, victim: str, least_steps: int) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        steps = range(1, 2 * least_steps + 1)
+        came = pool.map(lambda step: run_case(place / str(step), database, victim, step), steps)
+        reached = [step for step, did in zip(steps, came, strict=True) if did]
+    assert set(range(1, least_steps + 1)) <= set(reached), "the first epoch has that many steps"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("victim", "least_steps"),
-    [("leader", 16), ("member 2", 10)],
-    ids=["leader", "member"],
+    ("victim", "least_steps"), [("leader", 16), ("member 2", 10)], ids=["leader", "member"]
 )
 def test_a_kill_at_every_step_changes_no_decision(
     victim: str, least_steps: int, tmp_path: Path
 ) -> None:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        steps = range(1, 2 * least_steps + 1)
-        came = pool.map(lambda step: run_case(tmp_path / str(step), victim, step), steps)
-        reached = [step for step, did in zip(steps, came, strict=True) if did]
-    assert set(range(1, least_steps + 1)) <= set(reached), "the first epoch has that many steps"
+    run_cases(tmp_path, None, victim, least_steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "least_steps"), [("leader", 16), ("member 2", 14)], ids=["leader", "member"]
+)
+def test_a_database_takes_part_and_keeps_the_records(
+    victim: str, least_steps: int, tmp_path: Path, database: Database
+) -> None:
+    with database.connect() as connection:
+        connection.execute("CREATE TABLE rows (cluster text, member int, epoch int)")
+    run_cases(tmp_path, database, victim, least_steps)
