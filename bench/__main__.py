@@ -17,7 +17,7 @@ from bench.report import Line, table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_NOT_BENCHMARKS = frozenset({"__main__", "report", "transport_servers"})
+_NOT_BENCHMARKS = frozenset({"__main__", "barrier_members", "report", "transport_servers"})
 
 
 def names() -> list[str]:

@@ -23,6 +23,7 @@ import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
@@ -266,7 +267,10 @@ class S3Server:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.s3_server"], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.integration.s3_server"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
         )
         assert self._process.stdout is not None
         self.address = f"127.0.0.1:{int(self._process.stdout.readline())}"

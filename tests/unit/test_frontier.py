@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import LocalProtocolError, PenstockError
@@ -48,10 +48,6 @@ from penstock.sequence import ProducerState
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Mapping
-
-# The machine is shared: a slow moment is not a failure.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
 
 DAY = clock_duration(86_400)
 LOW, MIDDLE, HIGH = (Producer(bytes([first, 0, 0, 0, 0, 7])) for first in (0x01, 0x7F, 0x81))

@@ -8,7 +8,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.checksum import checksum
@@ -30,10 +30,6 @@ from penstock.ids import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-# The machine is shared: a slow moment is not a failure.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
 
 A, B = Producer.from_hex("01aabbccddee"), Producer.from_hex("ff0000000001")
 HEADER_BYTES = 28

@@ -33,10 +33,6 @@ from penstock.sequence import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The machine is shared: a slow moment is not a failure.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
-
 # Afterwards the producer has no open span: it committed, or rolled back.
 CLOSES = {
     Outcome.OUTSIDE_COMMIT,

@@ -381,7 +381,7 @@ def assert_same(result: Sequenced, expected: Sequenced) -> None:
     assert result.fault == expected.fault
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(streams())
 def test_batch_is_the_rule_row_by_row(stream: Stream) -> None:
     states = dict(stream.states)
@@ -390,7 +390,7 @@ def test_batch_is_the_rule_row_by_row(stream: Stream) -> None:
     assert_same(result, stream.columns.sequence(sequence_rows, states))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(streams(), st.lists(st.integers(0, ROWS_MAX), max_size=4))
 def test_batch_boundaries_do_not_matter(stream: Stream, cuts: list[int]) -> None:
     whole = stream.columns.sequence(sequence_batch, stream.states)
@@ -417,7 +417,7 @@ def test_batch_boundaries_do_not_matter(stream: Stream, cuts: list[int]) -> None
     assert (states, count, fault) == (whole.states, whole.count, whole.fault)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(streams())
 def test_discards_are_exactly_the_documents_of_rolled_back_spans(stream: Stream) -> None:
     """Keeping and discarding as told leaves what a reader that holds spans back would store."""
@@ -456,7 +456,7 @@ def test_streams_are_long_and_reach_every_outcome_and_fault() -> None:
     """Often enough that a thousand examples mean something."""
     seen: Counter[object] = Counter()
 
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=300, database=None, derandomize=True)
     @given(streams())
     def count(stream: Stream) -> None:
         result = stream.columns.sequence(sequence_rows, stream.states)

@@ -238,7 +238,7 @@ def test_threads_of_one_member_write_at_once(family: Family) -> None:
 def test_the_last_value_of_each_slot_is_read(family: Family) -> None:
     members = [family.open(member) for member in range(3)]
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(
             st.tuples(

@@ -689,7 +689,7 @@ def run_of(
     return run
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data(), st.booleans())
 def test_every_checkpoint_that_can_complete_is_a_consistent_cut(
     data: st.DataObject, faithful: bool
@@ -700,7 +700,7 @@ def test_every_checkpoint_that_can_complete_is_a_consistent_cut(
     assert reasons <= {AbortReason.SKIPPED}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data(), st.booleans(), st.integers(1, 2), st.integers(0, 6))
 def test_whatever_is_aborted_the_rest_is_a_consistent_cut(
     data: st.DataObject, faithful: bool, in_flight_max: int, recorded_bytes_max: int
@@ -715,7 +715,7 @@ def test_whatever_is_aborted_the_rest_is_a_consistent_cut(
     assert set(run.snapshots) <= checkpoints_to_complete(run.scripts)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data(), st.booleans(), MODES)
 def test_a_run_restored_from_any_snapshot_ends_as_if_uninterrupted(
     data: st.DataObject, faithful: bool, mode: float
@@ -851,7 +851,6 @@ class Reopens(Broken):
 def test_the_oracle_finds_a_broken_rule(broken: type[Broken]) -> None:
     @settings(
         max_examples=300,
-        deadline=None,
         database=None,
         derandomize=True,
         phases=[Phase.generate],

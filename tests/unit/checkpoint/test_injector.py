@@ -101,7 +101,7 @@ class AgainstOneSlot(RuleBasedStateMachine):
             self.claimed.append(barrier.checkpoint)
 
 
-AgainstOneSlot.TestCase.settings = settings(max_examples=50, deadline=None)
+AgainstOneSlot.TestCase.settings = settings(max_examples=50)
 TestAgainstOneSlot = AgainstOneSlot.TestCase
 
 

@@ -177,7 +177,7 @@ class AgainstTheModel(RuleBasedStateMachine):
             self.reached = tracker.watermark
 
 
-AgainstTheModel.TestCase.settings = settings(max_examples=100, deadline=None)
+AgainstTheModel.TestCase.settings = settings(max_examples=100)
 TestAgainstTheModel = AgainstTheModel.TestCase
 
 
@@ -215,7 +215,7 @@ def test_the_clusters_watermark_keeps_the_newest(
 # A restart from an unaligned snapshot
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=6), min_size=2, max_size=3),
     st.lists(st.integers(0, 2), max_size=20),

@@ -109,9 +109,7 @@ def test_a_server_that_goes_away_during_a_call(database: Database) -> None:
         assert records.create("epoch/1", b"abort")
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.sets(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), max_size=12),
     prefix=st.text(st.characters(exclude_categories=["Cs"]), max_size=2),

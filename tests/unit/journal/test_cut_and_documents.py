@@ -173,7 +173,7 @@ steps = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(steps, st.sampled_from([1, 900, 2_000, 1 << 20]), st.randoms(use_true_random=False))
 def test_what_is_seen_is_what_was_committed(
     history: list[tuple[int, str, list[tuple[str, int]], bool]],
@@ -535,7 +535,6 @@ def test_a_producer_with_a_transaction_open_cannot_write_beside_it(tmp_path: Pat
 # The commit clock of each row, against looking for it row by row
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.sampled_from(list(Outcome)), st.integers(1, 2**64 - 1)),

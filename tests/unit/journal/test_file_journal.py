@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.journal import OpenStore
 
-on_disk = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+on_disk = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 PRODUCERS = [Producer.from_hex(f"0{n}0000000000") for n in (1, 3, 5)]
 
 # One append: who, what, how many rows (0 stands for an ACK)

@@ -21,9 +21,6 @@ from penstock.routing import VNODES, Assignment, AssignmentTextError, assign
 if TYPE_CHECKING:
     import random
 
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
-
 U64 = st.integers(1, 2**64 - 1)
 MEMBERS = st.sets(st.integers(1, 12) | U64, min_size=1, max_size=9)
 

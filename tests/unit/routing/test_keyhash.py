@@ -36,10 +36,6 @@ from tests.unit.routing.columns import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# The machine is shared: a slow moment is not a failure.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
-
 D = decimal.Decimal
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 

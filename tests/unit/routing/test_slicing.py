@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
@@ -22,9 +22,6 @@ from penstock.routing import (
     split_vnode_column,
     vnodes_of,
 )
-
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
 
 Row = dict[str, Any]
 Vnodes = np.ndarray[Any, np.dtype[np.uint16]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import LocalProtocolError
@@ -61,7 +61,6 @@ def bytes_of(document: object, version: int = 1) -> bytes:
         st.none() | st.integers(0, 2**64 - 1),
     )
 )
-@settings(deadline=None)
 def test_what_is_written_is_read(manifest: Manifest) -> None:
     assert decode(encode(manifest), manifest.member, manifest.attempt) == manifest
 

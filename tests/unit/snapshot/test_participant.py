@@ -271,7 +271,7 @@ def test_a_commit_does_not_fail_because_nothing_can_be_dropped(
         max_size=8,
     )
 )
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_a_decision_holds_wherever_the_member_died(
     decisions: list[tuple[str, tuple[int, bool] | None]],
 ) -> None:

@@ -152,7 +152,7 @@ class World:
 
 
 @given(st.lists(st.tuples(STEP, CRASH), max_size=14))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_what_remains_is_whole(
     steps: list[tuple[tuple[object, ...], tuple[int, bool] | None]],
 ) -> None:

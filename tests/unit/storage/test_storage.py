@@ -38,7 +38,7 @@ NAMES = ("a", "ab", "b/a", "b/ab", "b/c/d", "b/c/e", "c-1/x")
     ),
     prefix=st.sampled_from(("", "a", "b", "b/", "b/a", "b/c/", "c-1/x", "z/")),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_as_a_dictionary(kind: str, steps: list[tuple[str, str, bytes]], prefix: str) -> None:
     model: dict[str, bytes] = {}
     with storage_of(kind) as storage:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.transport.carriers import blocks as blocks_module
@@ -47,7 +47,6 @@ def as_view(buffer: pa.Buffer) -> Callable[[], int]:
 KEPT = [as_slice, as_column, as_numpy, as_view]
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(8, 400), st.none() | st.sampled_from(KEPT), st.integers(0, 5)),

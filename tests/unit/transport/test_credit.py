@@ -206,7 +206,7 @@ class TwoEnds(RuleBasedStateMachine):
         assert overdrawn_frames <= sum(not each.charged_bytes for each in back)
 
 
-TwoEnds.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TwoEnds.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestTwoEnds = TwoEnds.TestCase
 
 

@@ -95,7 +95,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(FRAMES.filter(lambda frame: not isinstance(frame, Close)), max_size=12),
     st.sampled_from([1_000, 65_536, 200_003, 10_000_000]),

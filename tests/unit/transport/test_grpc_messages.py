@@ -92,7 +92,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(FRAMES, max_size=10))
 def test_what_is_put_in_is_read_in_order(frames: list[Frame]) -> None:
     made = written(frames)
@@ -151,7 +151,7 @@ def test_a_batch_that_is_too_large_comes_after_those_before_it(
         next(made)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3_000), st.booleans()), max_size=30), st.data())
 def test_nothing_is_held_back_while_a_frame_waits_for_credit(
     frames: list[tuple[int, bool]], data: st.DataObject

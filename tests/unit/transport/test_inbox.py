@@ -138,7 +138,7 @@ class AgainstAList(RuleBasedStateMachine):
         assert self.inbox.take(0) is None
 
 
-AgainstAList.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+AgainstAList.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestAgainstAList = AgainstAList.TestCase
 
 

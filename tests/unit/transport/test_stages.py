@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.transport import stages
@@ -64,7 +64,6 @@ def check_round_trip(batches: list[pa.RecordBatch]) -> None:
         assert len(frame) % 8 == 0, "the next frame's buffers are aligned, too"
 
 
-@settings(deadline=None)
 @given(batch_lists())
 def test_what_is_drawn_comes_back(batches: list[pa.RecordBatch]) -> None:
     check_round_trip(batches)
@@ -255,7 +254,6 @@ def frame_bytes_of(batch: pa.RecordBatch, later: bool) -> int:
     return len(encoded([batch, batch])[later])
 
 
-@settings(deadline=None)
 @given(batch_lists())
 def test_a_size_is_exact_or_too_large(batches: list[pa.RecordBatch]) -> None:
     """What is not guessed is exact, but for dictionaries and the first. No guess is too low: else

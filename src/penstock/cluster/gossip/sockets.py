@@ -29,7 +29,7 @@ CONNECTION_SECONDS_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 16
 """Open at once from others. Each holds at most one message: 64 MiB in the worst case."""
 WAITING_MAX: Final = 64
-"""Connections that wait to be accepted. Whoever comes to a full queue tries again after a second."""
+"""Connections that wait to be accepted. Who comes to a full queue tries again after a second."""
 PORT_TRIES_MAX: Final = 20
 """To find a port that is free for both UDP and TCP."""
 
