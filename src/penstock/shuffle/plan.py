@@ -1,0 +1,114 @@
+"""A feed held against the store it reads: which columns, clocks and numbers its bindings mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigurationError
+from penstock.ids import CLOCK_MAX, CLOCK_UNIX_EPOCH, clock_duration, clock_from_datetime
+from penstock.journal.names import Selector
+from penstock.routing import check_key_type
+from penstock.shuffle.feed import BindingError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from penstock.journal.collection import Collection
+    from penstock.journal.store import JournalStore
+    from penstock.shuffle.feed import Binding, Feed
+
+
+@dataclass(frozen=True, slots=True)
+class BindingPlan:
+    """A binding with everything looked up that reading needs."""
+
+    place: int
+    collection: str
+    key: tuple[str, ...]
+    """The columns of the shuffle key."""
+    key_from_partitions: bool
+    """Every column of the key is a partition column: all documents of a journal have one key."""
+    selector: Selector
+    lane: int
+    cohort: int
+    delay: int
+    """Added to a document's clock: the key it is ordered by."""
+    not_before: int
+    not_after: int
+    """Documents are sent if `not_before <= clock < not_after`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    feed: str
+    bindings: tuple[BindingPlan, ...]
+    lanes: tuple[int, ...]
+    """The priority of each lane, the highest first."""
+
+    @property
+    def cohorts(self) -> tuple[int, ...]:
+        """The cohort of each binding."""
+        return tuple(binding.cohort for binding in self.bindings)
+
+    def of_lane(self, lane: int) -> tuple[BindingPlan, ...]:
+        return tuple(binding for binding in self.bindings if binding.lane == lane)
+
+
+def make_plan(feed: Feed, store: JournalStore) -> Plan:
+    """Looks a feed's collections and columns up. What is not there is said with its binding."""
+    cohorts = feed.cohorts
+    return Plan(
+        feed.name,
+        tuple(
+            _plan(place, binding, feed.lane_of(place), cohorts[place], store)
+            for place, binding in enumerate(feed.bindings)
+        ),
+        feed.lanes,
+    )
+
+
+def _plan(place: int, binding: Binding, lane: int, cohort: int, store: JournalStore) -> BindingPlan:
+    try:
+        collection = store.collection(binding.collection)
+    except ConfigurationError as error:
+        raise BindingError(place, "collection", str(error)) from error
+    try:
+        selector = Selector.parse(binding.partitions, collection.partition_by)
+    except ConfigurationError as error:
+        raise BindingError(place, "partitions", str(error)) from error
+    key = binding.key or collection.key
+    for column in key:
+        _check_key(place, column, collection)
+    seconds, rest = divmod(binding.read_delay_seconds, 1)
+    return BindingPlan(
+        place=place,
+        collection=binding.collection,
+        key=key,
+        key_from_partitions=set(key) <= set(collection.partition_by),
+        selector=selector,
+        lane=lane,
+        cohort=cohort,
+        delay=clock_duration(int(seconds), int(rest * 1e9)),
+        not_before=_clock(binding.not_before, CLOCK_UNIX_EPOCH),
+        not_after=_clock(binding.not_after, CLOCK_MAX),
+    )
+
+
+def _clock(moment: datetime | None, otherwise: int) -> int:
+    return otherwise if moment is None else clock_from_datetime(moment)
+
+
+def _check_key(place: int, column: str, collection: Collection) -> None:
+    index = collection.schema.get_field_index(column)
+    if index < 0:
+        raise BindingError(
+            place,
+            "key",
+            f"collection {collection.name!r} has no column {column!r}; it has "
+            f"{', '.join(collection.schema.names)}",
+        )
+    try:
+        check_key_type(collection.schema.field(index).type)
+    except ConfigurationError as error:
+        raise BindingError(place, "key", f"column {column!r}: {error}") from error

@@ -1,0 +1,1 @@
+"""A Queue: merges the parcels of all Slices into segments on a member's disk."""
