@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -46,20 +47,19 @@ ENOUGH = 2**60
 
 def parcel(clocks: list[int], first_offset: int = 0, stage: Stage = STAGE) -> Part:
     rows = len(clocks)
-    columns = [
+    columns: list[pa.Array[Any]] = [
         pa.array([0] * rows, pa.uint32()),
         pa.array(range(first_offset, first_offset + rows), pa.int64()),
         pa.array([65536] * rows, pa.int64()),
         pa.array(clocks, pa.uint64()),
         pa.array([0] * rows, pa.uint16()),
     ]
-    batch = pa.record_batch(columns, pa.schema(list(PARCEL_FIELDS)))
+    batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(PARCEL_FIELDS)))
     return Part(stage, batch, batch.nbytes, ticket=object())
 
 
 def offsets_of(batch: pa.RecordBatch) -> list[int]:
-    found: list[int] = batch.column("_offset").to_pylist()
-    return found
+    return cast("list[int]", batch.column("_offset").to_pylist())
 
 
 @dataclass
@@ -322,7 +322,8 @@ def test_names_of_reads_are_known_and_part_of_the_snapshot() -> None:
 def test_a_rollback_is_written_behind_the_rows_that_it_forgets() -> None:
     queue = driven([0])
     queue.handle(Arrived(0, parcel([5, 9], 0)))
-    forgets = pa.record_batch([[0], [65536], [4], [9]], schema=ROLLBACK_SCHEMA)
+    row = {"_read": 0, "_producer": 65536, "after": 4, "through": 9}
+    forgets = pa.RecordBatch.from_pylist([row], schema=ROLLBACK_SCHEMA)
     rollbacks = Part(Stage(0, 0), forgets, forgets.nbytes)
     blocks: list[list[Stage]] = []
     queue.machine.handle(Arrived(0, rollbacks), 0)

@@ -113,8 +113,8 @@ def test_rows_come_in_the_order_of_one_by_one(
                     order = range(len(rows)) if merged.order is None else merged.order.tolist()
                     assert sorted(order) == list(range(len(rows)))
                     taken += [rows[place] for place in order]
-                while (row := model.next()) is not None:
-                    expected.append(row)
+                while (least := model.next()) is not None:
+                    expected.append(least)
             case _:
                 kind = {"due": MarkKind.DUE, "delayed": MarkKind.DELAYED, "idle": MarkKind.IDLE}
                 mark = Mark(kind[what], number) if what != "idle" else IDLE
