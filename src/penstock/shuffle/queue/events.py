@@ -92,6 +92,8 @@ class Consumed:
 
     lsn: int
     size_bytes: int
+    last_lsn: int
+    """Of the queue: survivors may have been written."""
 
 
 @dataclass(frozen=True, slots=True)

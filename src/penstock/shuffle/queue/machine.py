@@ -114,6 +114,8 @@ class QueueMachine:
         self.names: dict[int, tuple[int, str]] = {}
         """Binding and journal of each read."""
         self.last_lsn = 0
+        self._rows_lsn = 0
+        """Of the last block that is not one of survivors."""
         self._durable_lsn = 0
         self._is_writing = False
         self._flushes: deque[_Flush] = deque()
@@ -127,6 +129,11 @@ class QueueMachine:
     @property
     def waiting_rows(self) -> int:
         return self._merge.waiting_rows
+
+    @property
+    def needs_room(self) -> bool:
+        """Rows wait for the consumer to make room: an epoch would let it."""
+        return self.waiting_rows > 0 and not self._budget.may_write(self._rows_lsn)
 
     @property
     def deadline_seconds(self) -> float | None:
@@ -156,7 +163,7 @@ class QueueMachine:
                 if not self._is_writing:
                     raise LocalProtocolError("something was written that nobody asked for")
                 self._is_writing = False
-                self.last_lsn = event.lsn
+                self.last_lsn = self._rows_lsn = event.lsn
                 self._budget.used(event.size_bytes)
             case Synced():
                 self._durable_lsn = max(self._durable_lsn, event.lsn)
@@ -164,6 +171,7 @@ class QueueMachine:
                 self._syncing.under_way = []
                 self._syncing.is_under_way = False
             case Consumed():
+                self.last_lsn = event.last_lsn
                 self._budget.consumed(event.lsn)
                 self._budget.used(event.size_bytes)
             case TimeIs():
@@ -236,11 +244,11 @@ class QueueMachine:
     # What follows
 
     def _go_on(self) -> None:
-        if not self._is_writing and self._budget.may_write(self.last_lsn):
+        if not self._is_writing and self._budget.may_write(self._rows_lsn):
             merged = self._merge.take(BLOCK_ROWS_MAX, BLOCK_BYTES_MAX)
             if merged is not None:
                 self._is_writing = True
-                overdraws = self._budget.is_overdrawn(self.last_lsn)
+                overdraws = self._budget.is_overdrawn(self._rows_lsn)
                 self._effects.append(Write(merged, overdraws))
                 finished = tuple(
                     taken.part for taken in merged.parts if taken.end == taken.part.batch.num_rows
@@ -296,7 +304,7 @@ class QueueMachine:
         )
 
     def _restore(self, state: QueueState) -> None:
-        self.last_lsn = self._durable_lsn = state.lsn
+        self.last_lsn = self._rows_lsn = self._durable_lsn = state.lsn
         self.names = dict(state.names)
         for place, stream in enumerate(state.streams):
             for waiting in stream.waiting:

@@ -365,7 +365,7 @@ class TestBudget:
         queue.handle(Arrived(0, IDLE))
         queue.handle(Arrived(0, parcel([3], 2)))
         assert queue.written == [0, 1], "200 of 200 bytes are used"
-        queue.handle(Consumed(1, 150))
+        queue.handle(Consumed(1, 150, len(queue.blocks)))
         assert queue.written == [0, 1, 2], "the consumer is done with everything: over the budget"
         assert queue.overdrawn == 1
 
@@ -376,9 +376,9 @@ class TestBudget:
         queue.handle(Arrived(0, parcel([2], 1)))
         queue.handle(Arrived(0, parcel([3], 2)))
         assert queue.written == [0, 1]
-        queue.handle(Consumed(1, 100))
+        queue.handle(Consumed(1, 100, len(queue.blocks)))
         assert queue.written == [0, 1]
-        queue.handle(Consumed(1, 99))
+        queue.handle(Consumed(1, 99, len(queue.blocks)))
         assert queue.written == [0, 1, 2]
         assert queue.overdrawn == 0
 
@@ -388,6 +388,17 @@ class TestBudget:
         assert budget.may_write(5)
         budget.recovering = False
         assert not budget.may_write(5)
+
+    def test_survivors_do_not_count_as_something_to_consume(self) -> None:
+        queue = driven([0], limit_bytes=200)
+        queue.handle(Arrived(0, IDLE))
+        queue.handle(Arrived(0, parcel([1, 2], 0)))
+        queue.handle(Arrived(0, parcel([3], 2)))
+        assert queue.machine.needs_room
+        queue.blocks.append([])  # the survivors of an open span, written by reclaim
+        queue.handle(Consumed(1, 210, len(queue.blocks)))
+        assert queue.written == [0, 1, 2]
+        assert not queue.machine.needs_room
 
     def test_flushes_are_answered_although_rows_wait_for_room(self) -> None:
         """Progress that is durable must be told: else no epoch would free anything."""
