@@ -147,7 +147,7 @@ def socket_call(
     def of(batch: pa.RecordBatch) -> Callable[[], object]:
         encoders = StageEncoders()
         encode(VnodeData("bench", 0, batch), encoders)  # with the schema; later frames are without
-        message = b"".join(encode(VnodeData("bench", 0, batch), encoders).sealed())
+        message = b"".join(encode(VnodeData("bench", 0, batch), encoders).pieces)
         return lambda: move(message, CALL_BYTES // batch.nbytes)
 
     return of

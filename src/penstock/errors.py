@@ -17,6 +17,12 @@ class LocalProtocolError(PenstockError):
     """This process used Penstock in an order the protocol forbids. Fix the calling code."""
 
 
+class FencedError(LocalProtocolError):
+    """A newer process has taken this one's place: nothing that this one does counts any more. Stop
+    it. If it should be the one that runs, stop the other and start it again; if both should, give
+    each a number or name of its own."""
+
+
 class RemoteProtocolError(PenstockError):
     """Another process wrote or sent what the protocol forbids. Look at that process."""
 

@@ -58,11 +58,6 @@ _SESSION: Final = """
 """What was committed survives a crash, whatever the server's default is."""
 
 
-class FencedError(LocalProtocolError):
-    """A newer process has taken this one's place: nothing that this one does counts any more. Stop
-    it; if it should be the one that runs, stop the other and start it again."""
-
-
 class Server:
     """Where the server is, and as whom we go there. Errors name it, without the password."""
 

@@ -192,7 +192,7 @@ class TcpPeer(BytesPeer):
         self._frames = (frame for frames in read for frame in frames)
 
     def encode(self, frame: Frame) -> bytes:
-        return b"".join(bytes(piece) for piece in encode(frame, self._encoders).sealed())
+        return b"".join(bytes(piece) for piece in encode(frame, self._encoders).pieces)
 
     def say_bytes(self, data: bytes) -> None:
         with suppress(OSError):

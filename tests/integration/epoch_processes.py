@@ -113,6 +113,7 @@ class SteppedRecords:
     def __init__(self, inner: Records, steps: Steps) -> None:
         self._inner = inner
         self._steps = steps
+        self.creates_atomically: Final = inner.creates_atomically
 
     def create(self, name: str, value: bytes) -> bool:
         self._steps.step()

@@ -9,12 +9,13 @@ from penstock.epoch.follower import Acknowledge, Captured, Follower
 from penstock.epoch.leader import Announce, Decide, Leader, _State
 from penstock.epoch.quorum import Reached, TimedOut
 from tests.simulation.choices import Menu
-from tests.simulation.follower_actor import FollowerActor
 from tests.simulation.leader_actor import LeaderActor
 from tests.simulation.member import Parts
 from tests.simulation.records import Call, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.epoch.decisions import Decision
     from penstock.epoch.follower import FollowerEffect, _Open
     from penstock.epoch.leader import LeaderEffect, LeaderEvent
@@ -31,7 +32,7 @@ class AnnouncesFirst(Leader):
                 decision = effect.decision
                 phase = Phase.COMMIT if decision.is_commit else Phase.ABORT
                 effects.append(
-                    Announce(Announcement(decision.token, decision.epoch, phase, decision.members))
+                    Announce(Announcement(decision.term, decision.epoch, phase, decision.members))
                 )
             effects.append(effect)
         return effects
@@ -70,7 +71,7 @@ class AcknowledgesTooEarly(Follower):
         return [
             Acknowledge(
                 Acknowledgement(
-                    effect.acknowledgement.token,
+                    effect.acknowledgement.term,
                     effect.acknowledgement.epoch,
                     Stage.PREPARED,
                     effect.acknowledgement.watermark,
@@ -91,17 +92,21 @@ class Overwrites(Store):
         return True
 
 
-class JoinsWhatIsUnderWay(FollowerActor):
+class JoinsWhatIsUnderWay(Follower):
     """Relies on its view to know which epoch is under way when it starts."""
 
-    refuses_what_is_under_way = False
+    def start(self, newest: Announcement | None, now: float) -> list[FollowerEffect]:
+        self._under_way = 0
+        return super().start(newest, now)
 
 
-class ForgetsWhatIsFinished(FollowerActor):
+class ForgetsWhatIsFinished(Follower):
     """Knows of no epoch that an earlier life finished."""
 
-    refuses_what_is_under_way = False
-    knows_what_is_finished = False
+    def __init__(
+        self, member: int, patience_seconds: float, in_doubt: Iterable[int], _decided: int
+    ) -> None:
+        super().__init__(member, patience_seconds, in_doubt)
 
 
 class PassesOverWhatIsGone(LeaderActor):
@@ -127,8 +132,8 @@ BROKEN: Final = {
     "skips its first record": Parts(leader=SkipsItsFirstRecord),
     "acknowledges too early": Parts(follower=AcknowledgesTooEarly),
     "overwrites records": Parts(store=Overwrites),
-    "joins what is under way": Parts(follower_actor=JoinsWhatIsUnderWay),
-    "forgets what is finished": Parts(follower_actor=ForgetsWhatIsFinished),
+    "joins what is under way": Parts(follower=JoinsWhatIsUnderWay),
+    "forgets what is finished": Parts(follower=ForgetsWhatIsFinished),
     "passes over what is gone": Parts(leader_actor=PassesOverWhatIsGone),
     "takes effect late": Parts(store=TakesEffectLate),
 }

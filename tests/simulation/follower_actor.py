@@ -10,7 +10,6 @@ from penstock.epoch.announcements import (
     ACKNOWLEDGEMENT_KEY,
     ANNOUNCEMENT_KEY,
     Announcement,
-    Phase,
 )
 from penstock.epoch.follower import (
     AbortUnlessDecided,
@@ -64,13 +63,6 @@ Work: TypeAlias = Capture | Prepare | Learn | AbortUnlessDecided | Finish
 class FollowerActor:
     """Of one process."""
 
-    refuses_what_is_under_way = True
-    """The view of a process that begins may lack the announcement of the epoch that is under way.
-    But it can be none other than the one after the newest on record."""
-
-    knows_what_is_finished = True
-    """All that is on record and not in doubt here is finished here."""
-
     def __init__(self, member: Member) -> None:
         self.member = member
         self.process = member.process
@@ -101,24 +93,16 @@ class FollowerActor:
         in_doubt = sorted({epoch for disk in self.member.disks for epoch in disk.in_doubt()})
         if in_doubt:
             self.member.world.counts["followers: in doubt at start"] += 1
-            finished = in_doubt[0] - 1
-        elif newest is not None and self.knows_what_is_finished:
-            finished = newest.epoch
-        else:
-            finished = 0
+        decided = newest.epoch if newest is not None else 0
         self.follower = self.member.parts.follower(
-            self.process.member, PATIENCE_SECONDS, in_doubt, finished
+            self.process.member, PATIENCE_SECONDS, in_doubt, decided
         )
         self._told = self._newest()
         self.member.world.tell(
             self.process,
-            f"starts: in doubt {in_doubt}, finished {finished}, sees {plain(self._told)}",
+            f"starts: in doubt {in_doubt}, decided {decided}, sees {plain(self._told)}",
         )
-        under_way = Announcement(0, 1 + (newest.epoch if newest else 0), Phase.PREPARE, ())
-        first = self._told
-        if self.refuses_what_is_under_way and (first is None or first.epoch < under_way.epoch):
-            first = under_way
-        self._effects.extend(self.follower.start(first, self.process.clock()))
+        self._effects.extend(self.follower.start(self._told, self.process.clock()))
         self._pump()
 
     # Events.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.errors import FencedError
 from tests.simulation.choices import Menu, evenly, seldom
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ AGAIN: Final = evenly(0.5, 1.0, 2.0)
 """After so many seconds a lost message is sent again, with what is newest by then."""
 _BIRTH: Final = "(birth)"
 """The key that tells of a member's new process."""
-
-
-class FencedError(Exception):
-    """This process was replaced."""
 
 
 class Stamped(NamedTuple):
@@ -92,7 +89,7 @@ class Slots:
         process = view.process
         if process.replaced:
             if self._fenced_are_told:
-                raise FencedError
+                raise FencedError(f"{process} was replaced")
             return
         slot = process.member, key
         before = self._newest.get(slot)

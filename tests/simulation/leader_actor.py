@@ -52,7 +52,7 @@ class LeaderActor:
         self.process = member.process
         self.lease = Lease(member.records, self.process.member, self.process.name, LEASE_SECONDS)
         self.leader: Leader | None = None
-        self.token: int | None = None
+        self.term: int | None = None
         """Of the leader that is led, or was."""
         self._inbox: deque[LeaderEvent] = deque()
         self._effects: deque[LeaderEffect] = deque()
@@ -76,13 +76,13 @@ class LeaderActor:
 
     def _held(self) -> None:
         self.process.after(LOOK_SECONDS, self._hold, "lease: look")
-        token = self.lease.token(self.process.clock())
-        if self.leader is not None and token != self.token:
+        term = self.lease.term(self.process.clock())
+        if self.leader is not None and term != self.term:
             self._stop("has lost its lease")
-        if token is not None and token != self.token:
-            self.token = token
-            self.member.world.tell(self.process, f"has the lease under token {token}")
-            self._take_over(token)
+        if term is not None and term != self.term:
+            self.term = term
+            self.member.world.tell(self.process, f"has the lease under term {term}")
+            self._take_over(term)
 
     def _stop(self, why: str) -> None:
         self.member.world.tell(self.process, f"leads no more: it {why}")
@@ -90,37 +90,30 @@ class LeaderActor:
         self._inbox.clear()
         self._effects.clear()
 
-    def _take_over(self, token: int) -> None:
+    def _take_over(self, term: int) -> None:
         Task(
             self.member.records,
             "take over",
             self._decisions,
-            lambda decisions: self._lead(token, decisions),
+            lambda decisions: self._lead(term, decisions),
             lambda: self.process.after(
-                RETRY_SECONDS, lambda: self._take_over_again(token), "take over again"
+                RETRY_SECONDS, lambda: self._take_over_again(term), "take over again"
             ),
         )
 
-    def _take_over_again(self, token: int) -> None:
-        if self.token == token:
-            self._take_over(token)
+    def _take_over_again(self, term: int) -> None:
+        if self.term == term:
+            self._take_over(term)
 
     def _decisions(self) -> list[Decision]:
-        """All that are on record. One that is gone was pruned since it was listed: what was listed
-        is too old then to tell which is the newest."""
-        log = self.member.log
-        while True:
-            found = [log.read(epoch) for epoch in log.epochs()]
-            decisions = [decision for decision in found if decision is not None]
-            if len(decisions) == len(found):
-                return decisions
+        return self.member.log.decisions()
 
-    def _lead(self, token: int, decisions: list[Decision]) -> None:
-        if self.token != token:
+    def _lead(self, term: int, decisions: list[Decision]) -> None:
+        if self.term != term:
             return
         process = self.process
         self.leader = self.member.parts.leader(
-            process.member, token, self.member.members, EPOCH_SECONDS_MAX, decisions
+            process.member, term, self.member.members, EPOCH_SECONDS_MAX, decisions
         )
         self._effects.extend(self.leader.start())
         self._begin_later()
@@ -141,15 +134,15 @@ class LeaderActor:
         self._pump()
 
     def _begin_later(self) -> None:
-        token, seconds = (
-            self.token,
+        term, seconds = (
+            self.term,
             self.member.world.choices.choose(f"{self.process} begins", INTERVALS),
         )
 
         def begin() -> None:
-            if self.leader is None or self.token != token:
+            if self.leader is None or self.term != term:
                 return
-            held = self.lease.token(self.process.clock()) == token
+            held = self.lease.term(self.process.clock()) == term
             if held and self.leader.ready and not self._busy and not self._inbox:
                 self._tell(Begin())
             else:
@@ -205,7 +198,7 @@ class LeaderActor:
                 self._prune()
             case Deposed():
                 world.counts["leaders: deposed"] += 1
-                self._stop(f"is deposed by token {effect.decision.token}")
+                self._stop(f"is deposed by term {effect.decision.term}")
             case _:
                 assert_never(effect)
         self._pump()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.epoch.decisions import DecisionLog
 from penstock.epoch.follower import Follower
 from penstock.epoch.leader import Leader
+from penstock.errors import FencedError
 from tests.simulation.follower_actor import FollowerActor
-from tests.simulation.keyvalue import FencedError
 from tests.simulation.leader_actor import LeaderActor
 from tests.simulation.records import RemoteRecords, Store
 from tests.simulation.rules import COMMITTED
@@ -26,7 +26,6 @@ class Parts:
 
     follower: type[Follower] = Follower
     leader: type[Leader] = Leader
-    follower_actor: type[FollowerActor] = FollowerActor
     leader_actor: type[LeaderActor] = LeaderActor
     store: type[Store] = Store
 
@@ -66,7 +65,7 @@ class Member:
         ]
         self._watermark_at_birth = max(committed)[1] if committed and has_clock else None
         self.view = slots.attach(process, self._changed)
-        self.follower = parts.follower_actor(self)
+        self.follower = FollowerActor(self)
         self.candidate = parts.leader_actor(self) if candidate else None
 
     def write(self, key: str, value: str) -> bool:

@@ -76,6 +76,8 @@ class _Abandoned(BaseException):
 class RemoteRecords:
     """Records as a process sees them. Every use is within a Task."""
 
+    creates_atomically: Final = True
+
     def __init__(self, process: Process, store: Store) -> None:
         self.process = process
         self.store = store

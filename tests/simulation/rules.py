@@ -62,7 +62,7 @@ class Rules:
         """Every decision ever made, those too whose record is deleted by now."""
         self.newest = 0
         self.newest_commit = 0
-        self._token = 0
+        self._term = 0
         """The greatest that is on record."""
         self._leading = 0
         """The greatest under which an epoch was begun."""
@@ -85,7 +85,7 @@ class Rules:
         epoch, phase = announcement.epoch, announcement.phase
         if phase is Phase.PREPARE:
             self._prepare_announced_at.setdefault(epoch, self._world.now)
-            self._leading = max(self._leading, announcement.token)
+            self._leading = max(self._leading, announcement.term)
         elif phase in (Phase.COMMIT, Phase.ABORT):
             decision = self.decided.get(epoch)
             if decision is None:
@@ -156,20 +156,20 @@ class Rules:
             self.newest_commit = epoch
         elif decision.reason.endswith("heard of no decision"):
             counts["epochs: aborted by a follower"] += 1
-        if decision.token > self._token:
-            self._token = decision.token
+        if decision.term > self._term:
+            self._term = decision.term
             counts["leaders: took over"] += 1
 
     def _committed(self, epoch: int, decision: Decision) -> None:
-        if decision.token < self._token:
+        if decision.term < self._term:
             raise Violation(
-                f"the leader of token {decision.token} commits epoch {epoch}, after the first "
-                f"record of the leader of token {self._token}"
+                f"the leader of term {decision.term} commits epoch {epoch}, after the first "
+                f"record of the leader of term {self._term}"
             )
-        if decision.token < self._leading:
+        if decision.term < self._leading:
             raise Violation(
-                f"the leader of token {decision.token} commits epoch {epoch}, when the leader of "
-                f"token {self._leading} has begun an epoch"
+                f"the leader of term {decision.term} commits epoch {epoch}, when the leader of "
+                f"term {self._leading} has begun an epoch"
             )
         if set(decision.members) != set(self._disks):
             raise Violation(f"epoch {epoch} is committed for members {decision.members} only")
@@ -214,4 +214,4 @@ class Rules:
 
 
 def _short(decision: Decision) -> str:
-    return f"{decision.verdict} by member {decision.decider} under token {decision.token}"
+    return f"{decision.verdict} by member {decision.decider} under term {decision.term}"

@@ -13,18 +13,18 @@ def plain(what: object) -> str:
         case Announcement():
             watermark = "" if what.watermark is None else f", watermark {what.watermark}"
             reason = f" ({what.reason})" if what.reason else ""
-            return f"{what.phase} of epoch {what.epoch}, token {what.token}{watermark}{reason}"
+            return f"{what.phase} of epoch {what.epoch}, term {what.term}{watermark}{reason}"
         case Acknowledgement():
             error = f" ({what.error})" if what.error else ""
             return (
-                f"epoch {what.epoch} {what.stage}{error}, token {what.token}, "
+                f"epoch {what.epoch} {what.stage}{error}, term {what.term}, "
                 f"watermark {what.watermark}, finished {what.finished}"
             )
         case Decision():
             reason = f" ({what.reason})" if what.reason else ""
             return (
                 f"{what.verdict} of epoch {what.epoch} by member {what.decider}, "
-                f"token {what.token}{reason}"
+                f"term {what.term}{reason}"
             )
         case Announce():
             return f"announces {plain(what.announcement)}"

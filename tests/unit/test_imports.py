@@ -145,6 +145,23 @@ def test_the_rules_of_the_transport_are_pure() -> None:
                 assert parts[0] in PURE_STANDARD | PURE_LIBRARIES, f"{rule}.py imports {name}"
 
 
+EPOCH_RULES = {"announcements", "quorum", "decisions", "lease", "leader", "follower", "fields"}
+"""Who leads, what is decided, and what follows from it. The simulation runs these very files, so
+what waits, or reads a clock or a disk, is around them: `Records` is only an interface."""
+
+
+def test_the_rules_of_epochs_are_pure() -> None:
+    for rule in EPOCH_RULES:
+        for name in imports_of(SOURCE / "epoch" / f"{rule}.py"):
+            parts = name.split(".")
+            if name.startswith("penstock.epoch"):
+                assert parts[-1] in EPOCH_RULES | {"records"}, f"{rule}.py imports {name}"
+            elif parts[0] == "penstock":
+                assert parts[1] in PURE_PARTS, f"{rule}.py imports {name}"
+            elif parts[0] != "__future__":
+                assert parts[0] in PURE_STANDARD, f"{rule}.py imports {name}"
+
+
 def test_only_carriers_know_of_the_network() -> None:
     """A fourth carrier is a file in carriers/, and gRPC is loaded by those who speak it."""
     for path in (SOURCE / "transport").rglob("*.py"):

@@ -16,9 +16,8 @@ import psycopg
 from psycopg import sql
 
 from penstock.cluster.keyvalue import Watches
-from penstock.errors import LocalProtocolError, PenstockError
+from penstock.errors import FencedError, LocalProtocolError, PenstockError
 from penstock.postgres import (
-    FencedError,
     Server,
     Session,
     check_member,

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
+from penstock.epoch.fields import clock, fields_of, number, numbers, seconds, string
 from penstock.errors import RemoteProtocolError
 
 KEY_PREFIX: Final = "epoch:"
@@ -41,7 +42,7 @@ _RANKS: Final = {phase: rank for rank, phase in enumerate(Phase)}
 class Announcement:
     """By the leader. Of several, the one with the greatest `order` counts."""
 
-    token: int
+    term: int
     """Of the leader's lease: a newer leader has a greater one."""
     epoch: int
     phase: Phase
@@ -58,26 +59,26 @@ class Announcement:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        return self.token, self.epoch, _RANKS[self.phase]
+        return self.term, self.epoch, _RANKS[self.phase]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Announcement:
-        fields = _fields(text, "an announcement")
         try:
+            fields = fields_of(text)
             return cls(
-                token=_number(fields["token"]),
-                epoch=_number(fields["epoch"]),
+                term=number(fields["term"]),
+                epoch=number(fields["epoch"]),
                 phase=Phase(fields["phase"]),
-                members=tuple(_number(member) for member in fields["members"]),
-                flags=_number(fields["flags"]),
-                seconds_max=float(fields["seconds_max"]),
-                watermark=_clock(fields["watermark"]),
-                reason=str(fields["reason"]),
+                members=numbers(fields["members"]),
+                flags=number(fields["flags"]),
+                seconds_max=seconds(fields["seconds_max"]),
+                watermark=clock(fields["watermark"]),
+                reason=string(fields["reason"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (ValueError, KeyError) as error:
             raise RemoteProtocolError(
                 f"not an announcement: {error!r} in {text[:200]!r}"
             ) from error
@@ -98,7 +99,7 @@ class Stage(StrEnum):
 class Acknowledgement:
     """By a member, the leader's own among them. A later one takes the place of an earlier."""
 
-    token: int
+    term: int
     """Of the announcement that is answered."""
     epoch: int
     stage: Stage
@@ -112,17 +113,17 @@ class Acknowledgement:
 
     @classmethod
     def from_json(cls, text: str) -> Acknowledgement:
-        fields = _fields(text, "an acknowledgement")
         try:
+            fields = fields_of(text)
             return cls(
-                token=_number(fields["token"]),
-                epoch=_number(fields["epoch"]),
+                term=number(fields["term"]),
+                epoch=number(fields["epoch"]),
                 stage=Stage(fields["stage"]),
-                watermark=_clock(fields["watermark"]),
-                error=str(fields["error"]),
-                finished=_number(fields["finished"]),
+                watermark=clock(fields["watermark"]),
+                error=string(fields["error"]),
+                finished=number(fields["finished"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (ValueError, KeyError) as error:
             raise RemoteProtocolError(
                 f"not an acknowledgement: {error!r} in {text[:200]!r}"
             ) from error
@@ -134,25 +135,3 @@ def short(reason: object) -> str:
     if len(text) <= REASON_CHARACTERS_MAX:
         return text
     return text[: REASON_CHARACTERS_MAX - 3] + "..."
-
-
-def _fields(text: str, what: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except ValueError as error:
-        raise RemoteProtocolError(f"not {what}: {error} in {text[:200]!r}") from error
-    if not isinstance(fields, dict):
-        raise RemoteProtocolError(f"not {what}: {text[:200]!r}")
-    return fields
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a number of this protocol")
-    return value
-
-
-def _clock(value: object) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise ValueError(f"{value!r} is not a clock")

@@ -5,12 +5,13 @@ One thread. It is woken by acknowledgements, by requests for an epoch, and by th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import uuid
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -25,6 +26,7 @@ from penstock.epoch.decisions import Decision, DecisionLog, prunable
 from penstock.epoch.inbox import Inbox
 from penstock.epoch.leader import Concluded, Leader, LeaderEffect
 from penstock.epoch.lease import LEASE_SECONDS, RENEWALS, Lease
+from penstock.epoch.temporary import put_up_with
 from penstock.errors import ConfigurationError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class Coordinator:
         self._lease = Lease(records, keyvalue.member, uuid.uuid4().hex, lease_seconds)
         self._lease_seconds = lease_seconds
         self._leader: Leader | None = None
-        self._token: int | None = None
+        self._term: int | None = None
         self._recorded: dict[int, Decision] = {}
         self._requests: deque[_Request] = deque()
         self._open: _Request | None = None
@@ -84,6 +86,7 @@ class Coordinator:
         self._acknowledgements: dict[int, Acknowledgement] = {}
         self._inbox: Inbox[_Request] | None = None
         self._closing = threading.Event()
+        self._ended = threading.Event()
         self._leads = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
@@ -100,15 +103,16 @@ class Coordinator:
         """Asks for an epoch; one is under way at a time. The answer comes when it is decided, and
         says how. Raises LeadershipLostError there if that is not known here."""
         request = _Request(flags, Future())
-        if self._inbox is None or self._closing.is_set():
-            request.future.set_exception(LeadershipLostError("this coordinator does not run"))
-        else:
+        if self._inbox is not None:
             self._inbox.put(request)
+        if self._inbox is None or self._ended.is_set():
+            self._refuse(request)
         return request.future
 
     def wait_until_leading(self, timeout_seconds: float | None = None) -> bool:
-        """Whether this coordinator leads, after waiting for it to."""
-        return self._leads.wait(timeout_seconds)
+        """Whether this coordinator leads, after waiting for it to. False also when its loop has
+        ended: `check` tells why."""
+        return self._leads.wait(timeout_seconds) and not self._ended.is_set()
 
     def check(self) -> None:
         """Raises what ended the loop, if something did."""
@@ -148,42 +152,49 @@ class Coordinator:
             self._failure = error
             _LOG.exception("the coordinator stopped")
         finally:
-            self._closing.set()
-            self._resign("this coordinator was closed")
-            self._requests += inbox.take(0)
-            while self._requests:
-                request = self._requests.popleft()
-                request.future.set_exception(LeadershipLostError("this coordinator was closed"))
+            self._resign(self._why_ended())
+            self._ended.set()  # whoever asks from now on refuses itself
+            self._leads.set()
+            for request in (*self._requests, *inbox.take(0)):
+                self._refuse(request)
             self._release()
+
+    def _refuse(self, request: _Request) -> None:
+        with contextlib.suppress(InvalidStateError):  # refused already, or cancelled
+            request.future.set_exception(LeadershipLostError(self._why_ended()))
+
+    def _why_ended(self) -> str:
+        if self._failure is not None:
+            return f"this coordinator stopped: {self._failure}"
+        return "this coordinator was closed, or never started"
 
     def _keep_lease(self) -> None:
         now = time.monotonic()
         try:
-            token = self._lease.hold(now)
-        except (PenstockError, OSError) as error:
-            _LOG.warning("the lease cannot be renewed for now: %s", error)
-            token = self._lease.token(now)
-        if token == self._token:
+            term = self._lease.hold(now)
+        except PenstockError as error:
+            put_up_with(error, "the lease cannot be renewed")
+            term = self._lease.term(now)
+        if term == self._term:
             return
         self._resign("the lease was lost")
-        if token is None:
+        if term is None:
             return
         try:
-            epochs = self._log.epochs()
-            decisions = [self._log.read(epoch) for epoch in epochs]
-        except (PenstockError, OSError) as error:
-            _LOG.warning("the decisions so far cannot be read for now: %s", error)
+            decisions = self._log.decisions()
+        except PenstockError as error:
+            put_up_with(error, "the decisions so far cannot be read")
             return
-        self._token = token
-        self._recorded = {each.epoch: each for each in decisions if each is not None}
+        self._term = term
+        self._recorded = {decision.epoch: decision for decision in decisions}
         self._leader = Leader(
             self._keyvalue.member,
-            token,
+            term,
             self._members,
             self._prepare_seconds_max,
-            self._recorded.values(),
+            decisions,
         )
-        _LOG.info("member %d leads under token %d", self._keyvalue.member, token)
+        _LOG.info("member %d leads under term %d", self._keyvalue.member, term)
         self._carry_out(self._leader.start())
 
     def _lead(self, leader: Leader) -> None:
@@ -197,9 +208,12 @@ class Coordinator:
             self._carry_out(leader.handle(heard, time.monotonic()))
         if leader.ready and self._leader is leader:
             self._leads.set()
-            if self._requests:
-                self._open = self._requests.popleft()
-                begin = machine.Begin(self._open.flags)
+            while self._requests and self._open is None:
+                request = self._requests.popleft()
+                if not request.future.set_running_or_notify_cancel():
+                    continue
+                self._open = request
+                begin = machine.Begin(request.flags)
                 self._carry_out(leader.handle(begin, time.monotonic()))
 
     def _wait_seconds(self) -> float:
@@ -216,7 +230,7 @@ class Coordinator:
         try:
             slots = self._keyvalue.scan(ACKNOWLEDGEMENT_KEY)
         except PenstockError as error:
-            _LOG.warning("acknowledgements cannot be read for now: %s", error)
+            put_up_with(error, "acknowledgements cannot be read")
             return
         for member in self._members:
             if member not in slots:
@@ -246,19 +260,19 @@ class Coordinator:
         try:
             self._keyvalue.write(ANNOUNCEMENT_KEY, announcement.to_json())
         except PenstockError as error:
-            _LOG.warning("epoch %d cannot be announced for now: %s", announcement.epoch, error)
+            put_up_with(error, f"epoch {announcement.epoch} cannot be announced")
         else:
             self._unannounced = None
 
     def _decide(self, decision: Decision) -> None:
         self._undecided = decision
         leader = self._leader
-        if leader is None or self._lease.token(time.monotonic()) != self._token:
+        if leader is None or self._lease.term(time.monotonic()) != self._term:
             return  # whoever holds the lease decides; that may be this one again
         try:
             held = self._log.decide(decision)
-        except (PenstockError, OSError) as error:
-            _LOG.warning("epoch %d cannot be decided for now: %s", decision.epoch, error)
+        except PenstockError as error:
+            put_up_with(error, f"epoch {decision.epoch} cannot be decided")
             return
         self._undecided = None
         self._recorded[held.epoch] = held
@@ -281,8 +295,8 @@ class Coordinator:
         epochs = prunable(self._recorded.values(), finished)
         try:
             self._log.delete(epochs)
-        except (PenstockError, OSError) as error:
-            _LOG.warning("old decisions cannot be deleted for now: %s", error)
+        except PenstockError as error:
+            put_up_with(error, "old decisions cannot be deleted")
             return
         for epoch in epochs:
             del self._recorded[epoch]
@@ -292,7 +306,7 @@ class Coordinator:
             _LOG.info("member %d leads no more: %s", self._keyvalue.member, reason)
         self._leads.clear()
         self._leader = None
-        self._token = None
+        self._term = None
         self._undecided = None
         self._unannounced = None
         request, self._open = self._open, None
@@ -302,5 +316,5 @@ class Coordinator:
     def _release(self) -> None:
         try:
             self._lease.release(time.monotonic())
-        except (PenstockError, OSError) as error:
+        except PenstockError as error:
             _LOG.warning("the lease was not given back, and runs out by itself: %s", error)

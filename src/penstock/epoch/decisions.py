@@ -14,12 +14,17 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import CorruptStorageError, LocalProtocolError
+from penstock.epoch.fields import clock, fields_of, number, numbers, string
+from penstock.errors import ConfigurationError, CorruptStorageError, FencedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.epoch.records import Records
+
+LISTINGS_MAX: Final = 100
+"""How often records are listed again because one was deleted meanwhile. A leader deletes some once
+in many epochs: twice in a row is rare already."""
 
 _PREFIX: Final = "decisions/"
 _DIGITS: Final = 20
@@ -37,8 +42,9 @@ class Decision:
 
     epoch: int
     verdict: Verdict
-    token: int
-    """Of the leader whose epoch it was. It never falls from one epoch to the next."""
+    term: int
+    """Of the leader whose epoch it was. 0 in the abort of a member that started with it in doubt:
+    whose epoch it was is not known then."""
     decider: int
     """The member that created the record."""
     members: tuple[int, ...] = ()
@@ -57,13 +63,19 @@ class Decision:
     @classmethod
     def from_bytes(cls, data: bytes) -> Decision:
         try:
-            fields = json.loads(data)
-            fields["verdict"] = Verdict(fields["verdict"])
-            fields["members"] = tuple(fields["members"])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError) as error:
+            fields = fields_of(data)
+            return cls(
+                epoch=number(fields["epoch"]),
+                verdict=Verdict(fields["verdict"]),
+                term=number(fields["term"]),
+                decider=number(fields["decider"]),
+                members=numbers(fields["members"]),
+                watermark=clock(fields["watermark"]),
+                reason=string(fields["reason"]),
+            )
+        except (ValueError, KeyError) as error:
             raise CorruptStorageError(
-                f"a decision record cannot be read ({error}): {data[:200]!r}"
+                f"a decision record cannot be read ({error!r}): {data[:200]!r}"
             ) from error
 
 
@@ -71,6 +83,15 @@ class DecisionLog:
     """The records of one cluster. Safe for any number of processes."""
 
     def __init__(self, records: Records) -> None:
+        """Whoever takes part in epochs comes by here: so this is where a place that could have two
+        decisions for one epoch is refused, for the lease too."""
+        if not records.creates_atomically:
+            raise ConfigurationError(
+                "epochs cannot be decided in this place: two who create the same record at once "
+                "may both be told that theirs holds. Keep decisions and the lease in a folder of a "
+                "file system that all members share (Storage.open with a path), or in a database "
+                "(PostgresRecords); snapshots may stay where they are"
+            )
         self._records = records
 
     def decide(self, decision: Decision) -> Decision:
@@ -95,7 +116,7 @@ class DecisionLog:
         if held is not None:
             return held
         if newest is not None and newest.epoch > abort.epoch:
-            raise LocalProtocolError(
+            raise FencedError(
                 f"epoch {abort.epoch} was finished by every member, and its record deleted: this "
                 "process was replaced by another of its member. Stop it"
             )
@@ -106,8 +127,22 @@ class DecisionLog:
         return None if data is None else Decision.from_bytes(data)
 
     def newest(self) -> Decision | None:
-        epochs = self.epochs()
-        return self.read(epochs[-1]) if epochs else None
+        for _ in range(LISTINGS_MAX):
+            epochs = self.epochs()
+            newest = self.read(epochs[-1]) if epochs else None
+            if newest is not None or not epochs:
+                return newest
+        raise _vanishing()
+
+    def decisions(self) -> list[Decision]:
+        """All that are on record, ascending. One that is gone was deleted since it was listed:
+        then the list is too old to tell which is the newest."""
+        for _ in range(LISTINGS_MAX):
+            found = [self.read(epoch) for epoch in self.epochs()]
+            decisions = [decision for decision in found if decision is not None]
+            if len(decisions) == len(found):
+                return decisions
+        raise _vanishing()
 
     def epochs(self) -> list[int]:
         """The epochs that have a record, ascending."""
@@ -127,7 +162,7 @@ def prunable(decisions: Iterable[Decision], finished: int) -> list[int]:
     ascending = sorted(decisions, key=lambda decision: decision.epoch)
     kept = set([decision.epoch for decision in ascending if decision.is_commit][-1:])
     for before, after in itertools.pairwise(ascending):
-        if before.token != after.token:
+        if before.term != after.term:
             kept |= {before.epoch, after.epoch}
     if ascending:
         kept |= {ascending[0].epoch, ascending[-1].epoch}
@@ -136,6 +171,13 @@ def prunable(decisions: Iterable[Decision], finished: int) -> list[int]:
         for decision in ascending
         if decision.epoch <= finished and decision.epoch not in kept
     ]
+
+
+def _vanishing() -> CorruptStorageError:
+    return CorruptStorageError(
+        f"decisions were listed and could not be read, {LISTINGS_MAX} times: look at what the "
+        "store lists, and at who deletes there"
+    )
 
 
 def _name(epoch: int) -> str:

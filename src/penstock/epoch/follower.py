@@ -147,7 +147,7 @@ class _Open:
     """The epoch this member is not done with."""
 
     epoch: int
-    token: int
+    term: int
     state: _State
     due: float
     """When its decision is overdue."""
@@ -162,16 +162,20 @@ class Follower:
     """Of one member. Begin with `start`."""
 
     def __init__(
-        self, member: int, patience_seconds: float, in_doubt: Iterable[int] = (), finished: int = 0
+        self, member: int, patience_seconds: float, in_doubt: Iterable[int] = (), decided: int = 0
     ) -> None:
-        """`in_doubt` are the epochs that were found prepared, `finished` is the newest that is
-        known to be done. A decision is overdue `patience_seconds` after the leader's own time."""
+        """`in_doubt` are the epochs that were found prepared, `decided` is the newest on record:
+        what is on record and not in doubt is finished here, since no epoch is committed without
+        this member. A decision is overdue `patience_seconds` after the leader's own time."""
         self._member = member
         self._patience_seconds = patience_seconds
         self._doubtful = deque(sorted(set(in_doubt)))
-        self._finished = finished
-        self._begun = max([finished, *self._doubtful])
+        self._finished = self._doubtful[0] - 1 if self._doubtful else decided
+        self._begun = max([decided, *self._doubtful])
         """The newest epoch that this member took a part in, or refused to."""
+        self._under_way = decided + 1
+        """The newest epoch that may have been announced before this life began. The announcement
+        may still be on its way; but no epoch is announced before the one before it is decided."""
         self._newest = (0, 0, 0)
         """The order of the newest announcement."""
         self._cluster = ClusterWatermark()
@@ -206,12 +210,8 @@ class Follower:
         self._started = True
         effects: list[FollowerEffect] = []
         if newest is not None:
-            self._newest = newest.order
-            concerned = newest.epoch > self._begun and self._member in newest.members
-            self._begun = max(self._begun, newest.epoch)
-            if concerned and newest.phase in (Phase.PREPARE, Phase.ALIGNED):
-                error = "it was started while the epoch was under way"
-                effects.append(self._acknowledge(newest.token, newest.epoch, error=error))
+            self._under_way = max(self._under_way, newest.epoch)
+            effects += self._announced(newest, now)
         return effects + self._next(now)
 
     def handle(self, event: FollowerEvent, now: float) -> list[FollowerEffect]:
@@ -241,9 +241,16 @@ class Follower:
         current = self._current
         if current is not None and announcement.epoch > current.epoch:
             effects += self._missed(current)
+        concerned = announcement.epoch > self._begun and self._member in announcement.members
         match announcement.phase:
+            case Phase.PREPARE | Phase.ALIGNED if (
+                concerned and announcement.epoch <= self._under_way
+            ):
+                self._begun = announcement.epoch
+                error = "it was started while the epoch was under way"
+                effects.append(self._acknowledge(announcement.term, self._begun, error=error))
             case Phase.PREPARE:
-                if announcement.epoch > self._begun and self._member in announcement.members:
+                if concerned:
                     self._begun = announcement.epoch
                     self._waiting = announcement
                     effects += self._next(now)
@@ -278,7 +285,7 @@ class Follower:
         current.state = _State.PREPARING
         current.watermark = event.watermark
         return [
-            self._acknowledge(current.token, current.epoch, Stage.CAPTURED, event.watermark),
+            self._acknowledge(current.term, current.epoch, Stage.CAPTURED, event.watermark),
             Prepare(event.epoch),
         ]
 
@@ -287,14 +294,14 @@ class Follower:
         if event.error is not None or current.aborted:
             return self._lost(current, event.error)
         current.state = _State.PREPARED
-        return [self._acknowledge(current.token, current.epoch, Stage.PREPARED, current.watermark)]
+        return [self._acknowledge(current.term, current.epoch, Stage.PREPARED, current.watermark)]
 
     def _lost(self, current: _Open, error: str | None) -> list[FollowerEffect]:
         """Without this member nobody commits the epoch: it is over here, whoever knows yet."""
         current.state = _State.FINISHING
         effects: list[FollowerEffect] = [Finish(current.epoch, commit=False)]
         if not current.aborted:
-            effects.insert(0, self._acknowledge(current.token, current.epoch, error=error or ""))
+            effects.insert(0, self._acknowledge(current.term, current.epoch, error=error or ""))
         return effects
 
     def _learned(self, event: Learned) -> list[FollowerEffect]:
@@ -337,7 +344,7 @@ class Follower:
         decision = Decision(
             current.epoch,
             Verdict.ABORT,
-            current.token,
+            current.term,
             self._member,
             reason=f"member {self._member} had prepared it, and heard of no decision",
         )
@@ -361,7 +368,7 @@ class Follower:
         if self._waiting is not None:
             prepare, self._waiting = self._waiting, None
             due = now + prepare.seconds_max + self._patience_seconds
-            self._current = _Open(prepare.epoch, prepare.token, _State.CAPTURING, due)
+            self._current = _Open(prepare.epoch, prepare.term, _State.CAPTURING, due)
             return [Capture(Barrier(prepare.epoch, prepare.epoch, prepare.flags))]
         return []
 
@@ -376,12 +383,12 @@ class Follower:
 
     def _acknowledge(
         self,
-        token: int,
+        term: int,
         epoch: int,
         stage: Stage = Stage.FAILED,
         watermark: int | None = None,
         error: str = "",
     ) -> Acknowledge:
         return Acknowledge(
-            Acknowledgement(token, epoch, stage, watermark, short(error), self._finished)
+            Acknowledgement(term, epoch, stage, watermark, short(error), self._finished)
         )

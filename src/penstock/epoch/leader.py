@@ -95,29 +95,29 @@ class _State(Enum):
 
 
 class Leader:
-    """Of one token. Begin with `start`; while the machine is not `ready`, nothing can begin."""
+    """Of one term. Begin with `start`; while the machine is not `ready`, nothing can begin."""
 
     def __init__(
         self,
         member: int,
-        token: int,
+        term: int,
         members: Collection[int],
         seconds_max: float,
         recorded: Iterable[Decision],
     ) -> None:
         """`recorded` are the decisions on record."""
         self._member = member
-        self._token = token
+        self._term = term
         self._members = tuple(sorted(set(members)))
         self._seconds_max = seconds_max
         self._epoch = 1
         self._watermark: int | None = None
         self._newer: Decision | None = None
-        """One that was recorded under a greater token."""
+        """One that was recorded under a greater term."""
         for decision in recorded:
             self._epoch = max(self._epoch, decision.epoch + 1)
             self._watermark = self._risen(decision.watermark)
-            if decision.token > token:
+            if decision.term > term:
                 self._newer = decision
         self._state = _State.NEW
         self._flags = 0
@@ -173,7 +173,6 @@ class Leader:
         self._state = _State.PREPARING
         self._flags = flags
         self._deadline = now + self._seconds_max
-        self._acknowledgements = {}
         self._outcome = None
         return [Announce(self._announcement(Phase.PREPARE))]
 
@@ -198,7 +197,7 @@ class Leader:
             self._members,
             stage,
             self._epoch,
-            self._token,
+            self._term,
             self._acknowledgements,
             overdue=now >= self._deadline,
         )
@@ -212,7 +211,7 @@ class Leader:
                     Decision(
                         self._epoch,
                         Verdict.COMMIT,
-                        self._token,
+                        self._term,
                         self._member,
                         self._members,
                         self._risen(outcome.watermark),
@@ -226,14 +225,14 @@ class Leader:
     def _recorded(self, decision: Decision) -> list[LeaderEffect]:
         if decision.epoch != self._epoch or self._state not in (_State.NEW, _State.DECIDING):
             return []  # an answer that came twice
-        if decision.token > self._token:
+        if decision.term > self._term:
             self._state = _State.DEPOSED
             return [Deposed(decision)]
         self._epoch += 1
         phase = Phase.COMMIT if decision.is_commit else Phase.ABORT
         announce = Announce(
             Announcement(
-                self._token,
+                self._term,
                 decision.epoch,
                 phase,
                 decision.members,
@@ -242,7 +241,7 @@ class Leader:
             )
         )
         self._watermark = self._risen(decision.watermark)
-        if self._state is _State.NEW and decision.token != self._token:
+        if self._state is _State.NEW and decision.term != self._term:
             # The last words of the leader before, or of one of its members: ours come next.
             return [announce, Decide(self._abort(f"member {self._member} took over as leader"))]
         concluded = Concluded(decision, self._outcome)
@@ -260,7 +259,7 @@ class Leader:
         return Decision(
             self._epoch,
             Verdict.ABORT,
-            self._token,
+            self._term,
             self._member,
             self._members,
             reason=short(reason),
@@ -268,7 +267,7 @@ class Leader:
 
     def _announcement(self, phase: Phase, watermark: int | None = None) -> Announcement:
         return Announcement(
-            self._token,
+            self._term,
             self._epoch,
             phase,
             self._members,

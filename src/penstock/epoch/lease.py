@@ -1,4 +1,4 @@
-"""The leader's lease: who leads, and under which token.
+"""The leader's lease: who leads, and under which term.
 
 Each change is a create-only record with the next number, so of all who reach for the lease at once
 one gets it. Nobody compares clocks of different machines: a lease is over for an observer when its
@@ -12,9 +12,11 @@ it happens (a leader that was paused does not know that it was) are the decision
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.epoch.fields import boolean, fields_of, number, seconds, string
 from penstock.errors import ConfigurationError, CorruptStorageError
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ _DIGITS: Final = 20
 class LeaseRecord:
     number: int
     """Rises by one with each record."""
-    token: int
+    term: int
     """Rises by one with each new holder, also if that is the same member, started again."""
     member: int
     instance: str
@@ -49,10 +51,18 @@ class LeaseRecord:
     @classmethod
     def from_bytes(cls, data: bytes) -> LeaseRecord:
         try:
-            return cls(**json.loads(data))
-        except (ValueError, TypeError) as error:
+            fields = fields_of(data)
+            return cls(
+                number=number(fields["number"]),
+                term=number(fields["term"]),
+                member=number(fields["member"]),
+                instance=string(fields["instance"]),
+                seconds=seconds(fields["seconds"]),
+                released=boolean(fields["released"]),
+            )
+        except (ValueError, KeyError) as error:
             raise CorruptStorageError(
-                f"a lease record cannot be read ({error}): {data[:200]!r}"
+                f"a lease record cannot be read ({error!r}): {data[:200]!r}"
             ) from error
 
 
@@ -70,35 +80,35 @@ class Lease:
         self._seconds = seconds
         self._seen: LeaseRecord | None = None
         self._seen_at = 0.0
-        self._held_until = 0.0
+        self._held_until = -math.inf
 
     def hold(self, now: float) -> int | None:
         """Takes the lease if it is free, renews it if it is ours and a part of it is over. Returns
-        its token, or None while another holds it."""
-        if self.token(now) is not None and now < self._held_until - self._rest_seconds:
-            return self.token(now)
+        its term, or None while another holds it."""
+        if self.term(now) is not None and now < self._held_until - self._rest_seconds:
+            return self.term(now)
         newest = self._look(now)
         if newest is not None and not self._is_mine(newest) and not self._is_over(newest, now):
             return None
         return self._take(newest, now)
 
-    def token(self, now: float) -> int | None:
-        """The token of the lease that is held at this time. None: it is not ours, or no more."""
+    def term(self, now: float) -> int | None:
+        """The term of the lease that is held at this time. None: it is not ours, or no more."""
         if self._seen is None or not self._is_mine(self._seen) or now >= self._held_until:
             return None
-        return self._seen.token
+        return self._seen.term
 
     def drop(self) -> None:
         """Holds it no more, whatever was thought: a newer leader was met."""
-        self._held_until = 0.0
+        self._held_until = -math.inf
 
     def release(self, now: float) -> None:
         """Gives the lease back, if it is ours."""
-        held, token = self._seen, self.token(now)
-        self._held_until = 0.0
-        if held is not None and token is not None:
+        held, term = self._seen, self.term(now)
+        self._held_until = -math.inf
+        if held is not None and term is not None:
             record = LeaseRecord(
-                held.number + 1, token, self._member, self._instance, self._seconds, released=True
+                held.number + 1, term, self._member, self._instance, self._seconds, released=True
             )
             self._records.create(_name(record.number), record.to_bytes())
 
@@ -128,11 +138,11 @@ class Lease:
     def _take(self, newest: LeaseRecord | None, now: float) -> int | None:
         """`now` is from before the newest record was looked at: the lease counts from then."""
         if newest is None:
-            number, token = 1, 1
+            number, term = 1, 1
         else:
             renewed = self._is_mine(newest) and now < self._held_until
-            number, token = newest.number + 1, newest.token + (not renewed)
-        record = LeaseRecord(number, token, self._member, self._instance, self._seconds)
+            number, term = newest.number + 1, newest.term + (not renewed)
+        record = LeaseRecord(number, term, self._member, self._instance, self._seconds)
         if not self._records.create(_name(number), record.to_bytes()):
             return None  # another was faster; look again next time
         names = self._records.names(_PREFIX)
@@ -142,7 +152,7 @@ class Lease:
         self._held_until = now + self._seconds
         for name in names[:-RECORDS_KEPT]:
             self._records.delete(name)
-        return token
+        return term
 
 
 def _name(number: int) -> str:

@@ -7,6 +7,7 @@ thing after the other and asks the decision log. What is decided is tried until 
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
@@ -23,7 +24,8 @@ from penstock.epoch.announcements import (
 )
 from penstock.epoch.follower import Follower, FollowerEffect, FollowerEvent
 from penstock.epoch.inbox import Inbox
-from penstock.errors import LocalProtocolError, PenstockError, RemoteProtocolError
+from penstock.epoch.temporary import is_temporary, put_up_with
+from penstock.errors import FencedError, LocalProtocolError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +75,7 @@ class EpochMember:
         self._on_resume = on_resume
         self._on_finished = on_finished
         self._follower: Follower | None = None
-        self._inbox: Inbox[FollowerEvent] | None = None
+        self._inbox: Inbox[FollowerEvent | Exception] | None = None
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._unsent: Acknowledgement | None = None
         self._closing = threading.Event()
@@ -81,13 +83,19 @@ class EpochMember:
         self._failure: Exception | None = None
 
     def start(self) -> EpochMember:
-        """Finds out what an earlier life left in doubt, and begins."""
+        """Finds out what an earlier life left in doubt, and begins. Waits for the records, should
+        they be out of reach for now."""
+        newest = self._until_done("the newest decision cannot be read", self._decisions.newest)
         in_doubt = {epoch for each in self._participants for epoch in each.in_doubt()}
         if in_doubt:
             _LOG.info("member %d: epochs %s are in doubt", self.member, sorted(in_doubt))
-        self._follower = Follower(self.member, self._patience_seconds, in_doubt)
+        decided = 0 if newest is None else newest.epoch
+        self._follower = Follower(self.member, self._patience_seconds, in_doubt, decided)
         self._inbox = Inbox(self._keyvalue, ANNOUNCEMENT_KEY, f"penstock epoch {self.member} watch")
-        for name, target in (("loop", self._run), ("work", self._work_off)):
+        # What is announced from here on is no longer refused as under way.
+        run = functools.partial(self._run, self._follower, self._inbox, self._newest())
+        work_off = functools.partial(self._work_off, self._inbox)
+        for name, target in (("loop", run), ("work", work_off)):
             thread = threading.Thread(
                 target=target, name=f"penstock epoch {self.member} {name}", daemon=True
             )
@@ -132,15 +140,22 @@ class EpochMember:
 
     # The loop
 
-    def _run(self) -> None:
+    def _run(
+        self,
+        follower: Follower,
+        inbox: Inbox[FollowerEvent | Exception],
+        newest: Announcement | None,
+    ) -> None:
         try:
-            self._follow(_existing(self._follower), _existing(self._inbox))
+            self._carry_out(follower.start(newest, time.monotonic()))
+            self._follow(follower, inbox)
         except Exception as error:  # noqa: BLE001 - `check` raises it
             self._failure = error
+            self._closing.set()
+            self._work.put(None)
             _LOG.exception("member %d takes no part in epochs any more", self.member)
 
-    def _follow(self, follower: Follower, inbox: Inbox[FollowerEvent]) -> None:
-        self._carry_out(follower.start(self._newest(), time.monotonic()))
+    def _follow(self, follower: Follower, inbox: Inbox[FollowerEvent | Exception]) -> None:
         while not self._closing.is_set():
             now = time.monotonic()
             if follower.deadline is not None and now >= follower.deadline:
@@ -149,6 +164,8 @@ class EpochMember:
             if self._unsent is not None:
                 wait = RETRY_SECONDS_MAX if wait is None else min(wait, RETRY_SECONDS_MAX)
             for event in inbox.take(wait):
+                if isinstance(event, Exception):
+                    raise event  # the worker's
                 self._carry_out(follower.handle(event, time.monotonic()))
             if self._unsent is not None:
                 self._acknowledge(self._unsent)
@@ -161,7 +178,7 @@ class EpochMember:
         try:
             slots = self._keyvalue.scan(ANNOUNCEMENT_KEY)
         except PenstockError as error:
-            _LOG.warning("member %d hears no announcements for now: %s", self.member, error)
+            put_up_with(error, f"member {self.member} hears no announcements")
             return None
         announcements = []
         for member, text in slots.items():
@@ -198,22 +215,22 @@ class EpochMember:
         try:
             self._keyvalue.write(ACKNOWLEDGEMENT_KEY, acknowledgement.to_json())
         except PenstockError as error:
-            _LOG.warning("member %d cannot acknowledge for now: %s", self.member, error)
+            put_up_with(error, f"member {self.member} cannot acknowledge")
         else:
             self._unsent = None
 
     # The worker
 
-    def _work_off(self) -> None:
-        inbox = _existing(self._inbox)
-        while (work := self._work.get()) is not None:
-            answer = self._answer(work)
-            if answer is None:
-                return
-            inbox.put(answer)
+    def _work_off(self, inbox: Inbox[FollowerEvent | Exception]) -> None:
+        try:
+            while (work := self._work.get()) is not None:
+                inbox.put(self._answer(work))
+        except _ClosedError:
+            return
+        except Exception as error:  # noqa: BLE001 - the loop ends with it, and `check` raises it
+            inbox.put(error)
 
-    def _answer(self, work: Work) -> FollowerEvent | None:
-        """None: closed before it was done."""
+    def _answer(self, work: Work) -> FollowerEvent:
         match work:
             case machine.Capture():
                 return self._capture(work)
@@ -235,6 +252,8 @@ class EpochMember:
                 return self._until_done(
                     f"epoch {work.epoch} cannot be {'committed' if work.commit else 'aborted'}",
                     lambda: self._finish(work),
+                    # A participant has errors of its own, and is asked until it has done it.
+                    passes=lambda error: not isinstance(error, FencedError),
                 )
             case _:
                 assert_never(work)
@@ -272,21 +291,25 @@ class EpochMember:
         return machine.Finished(finish.epoch)
 
     def _until_done(
-        self, problem: str, attempt: Callable[[], FollowerEvent]
-    ) -> FollowerEvent | None:
-        """There is no other way than to do it: so it is tried again, and said why not yet."""
+        self,
+        problem: str,
+        attempt: Callable[[], T],
+        passes: Callable[[Exception], bool] = is_temporary,
+    ) -> T:
+        """There is no other way than to do it: so it is tried again, and said why not yet, as long
+        as what is in the way `passes`. Ends with _ClosedError when this member is closed."""
         seconds = RETRY_SECONDS_MIN
         while True:
             try:
                 return attempt()
-            except Exception as error:  # noqa: BLE001 - the store or the participant is away
+            except Exception as error:
+                if not passes(error):
+                    raise
                 _LOG.warning("member %d: %s for now: %s", self.member, problem, error)
             if self._closing.wait(seconds):
-                return None
+                raise _ClosedError
             seconds = min(seconds * 2, RETRY_SECONDS_MAX)
 
 
-def _existing(value: T | None) -> T:
-    if value is None:
-        raise LocalProtocolError("start comes first")
-    return value
+class _ClosedError(LocalProtocolError):
+    """This member was closed before something was done."""

@@ -41,6 +41,8 @@ class PostgresRecords:
     """Fits `Records`. A record that was created is there after a crash of the server; whether a
     crash of its disk loses it is a matter of the server's replication."""
 
+    creates_atomically: Final = True
+
     def __init__(self, conninfo: str, cluster: str = "penstock") -> None:
         self._cluster = check_name("cluster", cluster)
         self._session = Session(Server(conninfo))

@@ -51,7 +51,7 @@ def weigh(
     expected: Iterable[int],
     stage: Stage,
     epoch: int,
-    token: int,
+    term: int,
     acknowledgements: Mapping[int, Acknowledgement],
     *,
     overdue: bool = False,
@@ -63,7 +63,7 @@ def weigh(
         member: acknowledgements[member]
         for member in members
         if member in acknowledgements
-        and (acknowledgements[member].token, acknowledgements[member].epoch) == (token, epoch)
+        and (acknowledgements[member].term, acknowledgements[member].epoch) == (term, epoch)
     }
     errors = tuple(
         (member, answer.error) for member, answer in answers.items() if answer.stage is Stage.FAILED

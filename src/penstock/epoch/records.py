@@ -7,7 +7,13 @@ from typing import Protocol
 
 class Records(Protocol):
     """Named values that are written once. Safe for any number of processes: of those who create
-    the same name, one succeeds."""
+    the same name, one succeeds. PeerUnavailableError and StorageError say that a call may be made
+    again; any other error ends the caller."""
+
+    @property
+    def creates_atomically(self) -> bool:
+        """Whether that holds also for those who create a name at the same moment. Where it does
+        not, decisions and leases cannot be kept."""
 
     def create(self, name: str, value: bytes) -> bool:
         """Writes a record, durably. False if there is one of that name: then nothing changed. An

@@ -17,8 +17,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import ConfigurationError, PeerUnavailableError
-from penstock.postgres import FencedError, Session, check_member, check_name, close_quietly
+from penstock.errors import ConfigurationError, FencedError, PeerUnavailableError
+from penstock.postgres import Session, check_member, check_name, close_quietly
 
 if TYPE_CHECKING:
     import datetime

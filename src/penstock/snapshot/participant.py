@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 SNAPSHOTS_KEPT: Final = 3
 """Committed ones. Should the newest be damaged, two are left to go back to."""
+DROP_EVERY: Final = 4
+"""Old snapshots are dropped at a process's first commit and every fourth after it: to list and sync
+the folders takes as long as a small snapshot does. So many less one stay longer than they must."""
 CAPTURED_MAX: Final = 8
 """Epochs captured and not yet prepared or aborted. Each holds a state in memory; a coordinator has
 one or two in flight."""
@@ -50,11 +53,13 @@ class SnapshotParticipant:
     ) -> None:
         self.name = name
         self.retention_fault: StorageError | None = None
-        """Why old snapshots could not be dropped after the last commit. It is tried again after
-        the next: a commit does not fail for it."""
+        """Why old snapshots could not be dropped the last time. It is tried again after the next
+        commit: none fails for it."""
         self._store = store
         self._capture = capture
         self._keep = keep
+        self._drop_in = 1
+        """Commits until old ones are dropped."""
         self._captured: dict[int, tuple[Barrier, Captured]] = {}
         self._prepared: dict[int, Snapshot] = {}
         self._given_up: frozenset[int] = frozenset()
@@ -108,7 +113,10 @@ class SnapshotParticipant:
         is_newer = self._base is None or self._base.epoch < epoch
         if prepared is not None and prepared.attempt == attempt and is_newer:
             self._base = prepared
-        self._drop_old()
+        self._drop_in -= 1
+        if self._drop_in == 0:
+            self._drop_old()
+            self._drop_in = DROP_EVERY if self.retention_fault is None else 1
 
     def abort(self, epoch: int) -> None:
         self._captured.pop(epoch, None)
@@ -136,11 +144,12 @@ class SnapshotParticipant:
 
     def _drop_old(self) -> None:
         try:
-            committed = set(self._store.committed()) - self._damaged
-            protect = set(self.in_doubt())
+            epochs, committed = self._store.epochs(), set(self._store.committed())
+            protect = set(epochs) - committed
             if self._base is not None:
                 protect.add(self._base.epoch)
-            self._store.retain(self._keep, protect, counts=committed.__contains__)
+            counts = (committed - self._damaged).__contains__
+            self._store.retain(self._keep, protect, counts=counts)
         except StorageError as error:
             self.retention_fault = error
         else:

@@ -28,7 +28,7 @@ from penstock.snapshot.writer import SnapshotWriter
 from penstock.storage import StorageDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from penstock.snapshot.manifest import Manifest
     from penstock.storage import Storage
@@ -156,9 +156,10 @@ class SnapshotStore:
         marked = self._listed(of_epoch(COMMITTED, epoch))
         if marked:
             return max(marked)
-        attempt = self._counting(epoch)
-        if attempt is None:
+        finished = self._listed(of_epoch(MANIFESTS, epoch))
+        if not finished:
             raise MissingSnapshotError(self.member, epoch)
+        attempt = max(finished)
         self._storage.create(attempt.mark, _MARK)
         return attempt
 
@@ -169,7 +170,7 @@ class SnapshotStore:
             raise LocalProtocolError(f"epoch {epoch} is committed, and cannot be forgotten")
         parts = self._storage.entries(of_epoch(PARTS, epoch))
         self._storage.delete_all(self._storage.names(of_epoch(MANIFESTS, epoch)))
-        referred, unreadable = self._referred(self._listed(MANIFESTS))
+        referred, unreadable = self._referred(self._listed(MANIFESTS), {})
         if not unreadable:
             self._storage.delete_all(part.name for part in parts if part.name not in referred)
 
@@ -194,11 +195,11 @@ class SnapshotStore:
         parts = self._storage.entries(PARTS)
         finished, marked = self._listed(MANIFESTS), self._listed(COMMITTED)
         counting = rules.counting_attempts(finished, marked)
-        readable = {
-            epoch
-            for epoch, attempt in counting.items()
-            if (counts is None or counts(epoch)) and attempt in finished and self._try(attempt)
-        }
+        manifests: dict[Attempt, Manifest | None] = {}  # so that each is read once
+        for epoch, attempt in counting.items():
+            if (counts is None or counts(epoch)) and attempt in finished:
+                manifests[attempt] = self._try(attempt)
+        readable = {attempt.epoch for attempt, manifest in manifests.items() if manifest}
         oldest = rules.oldest_kept(readable, keep)
         dropped = rules.outlived(finished, oldest, protect)
         self._storage.delete_all(attempt.manifest for attempt in dropped)
@@ -206,7 +207,7 @@ class SnapshotStore:
         self._storage.delete_all(
             attempt.mark for attempt in rules.outlived(marked, oldest, protect)
         )
-        referred, unreadable = self._referred(left)
+        referred, unreadable = self._referred(left, manifests)
         orphans = rules.orphans(parts, referred, oldest, self._clock() - ORPHAN_SECONDS_MIN)
         if unreadable:
             orphans = []
@@ -253,13 +254,15 @@ class SnapshotStore:
         except (CorruptSnapshotError, MissingSnapshotError):
             return None
 
-    def _referred(self, attempts: Iterable[Attempt]) -> tuple[set[str], list[int]]:
+    def _referred(
+        self, attempts: Iterable[Attempt], read: Mapping[Attempt, Manifest | None]
+    ) -> tuple[set[str], list[int]]:
         """The files to which these refer, and those that this process is writing; and the epochs of
-        which it cannot be known."""
+        which it cannot be known. Manifests in `read` are not read again."""
         referred = {file for writer in self._writers for file in writer.files}
         unreadable = set()
         for attempt in attempts:
-            manifest = self._try(attempt)
+            manifest = read[attempt] if attempt in read else self._try(attempt)
             if manifest is None:
                 unreadable.add(attempt.epoch)
             else:

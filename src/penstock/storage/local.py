@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from penstock.storage.durable import make_folder, sync_folder, write_new_file
 from penstock.storage.files import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from penstock.storage.files import Piece
 
@@ -45,12 +46,13 @@ class LocalFiles:
         self._folder = folder
         self._durable_folders: set[Path] = set()
         """Known to be there and synced into their parents, all the way from the root."""
-        self._settled: dict[Path, tuple[int, int]] = {}
-        """Files whose names are durable, with what tells them from others of the same name."""
+        self._settled: dict[str, tuple[int, int]] = {}
+        """Names that are durable, with what tells their files from others of the same name."""
 
     def create(self, name: str, pieces: Iterable[Piece]) -> bool:
         path = self._folder / name
-        if not path.exists():
+        status = _status(path)
+        if status is None:
             self._make_folder(path.parent)
             temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
             try:
@@ -59,11 +61,13 @@ class LocalFiles:
             finally:
                 with contextlib.suppress(OSError):  # what went wrong before matters more
                     temporary.unlink()
+            status = _status(path)
         else:
             created = False
-        if not created and path.is_dir():
+        if not created and status is not None and stat.S_ISDIR(status.st_mode):
             raise LocalProtocolError(f"{name!r} is a folder here; a name is a file or a folder")
-        self._settle(path.parent, [path])
+        if status is not None:
+            self._settle(path.parent, {name: status})
         return created
 
     def open(self, name: str) -> pa.NativeFile | None:
@@ -77,27 +81,25 @@ class LocalFiles:
             raise
 
     def size_bytes(self, name: str) -> int | None:
-        path = self._folder / name
-        try:
-            return path.stat().st_size if not path.is_dir() else None
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        status = _status(self._folder / name)
+        return None if status is None or stat.S_ISDIR(status.st_mode) else status.st_size
 
     def settle(self, name: str) -> None:
         path = self._folder / name
-        self._settle(path.parent, [path])
+        status = _status(path)
+        if status is not None:
+            self._settle(path.parent, {name: status})
 
     def entries(self, folder: str) -> list[Entry]:
         found = []
-        for path, files in self._walk(self._folder / folder):
-            below = path.relative_to(self._folder)
-            listed = [file for file in files if not file.name.startswith(".")]
-            for file in listed:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    status = file.stat()
-                    name = (below / file.name).as_posix()
-                    found.append(Entry(name, status.st_size, status.st_mtime))
-            self._settle(path, [path / file.name for file in listed])
+        for below, files in self._walk(folder):
+            seen = {}
+            for file in files:
+                if not file.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        seen[f"{below}/{file.name}" if below else file.name] = file.stat()
+            self._settle(self._folder / below, seen)
+            found += [Entry(name, each.st_size, each.st_mtime) for name, each in seen.items()]
         return found
 
     def delete(self, names: Iterable[str]) -> None:
@@ -107,13 +109,13 @@ class LocalFiles:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
                 changed.add(path.parent)
-            self._settled.pop(path, None)
+            self._settled.pop(name, None)
         for folder in sorted(changed):
             sync_folder(folder)
 
     def sweep(self, modified_before_seconds: float) -> int:
         count = 0
-        for _, files in self._walk(self._folder):
+        for _, files in self._walk(""):
             for file in files:
                 if not (file.name.startswith(".") and file.name.endswith(_TEMPORARY)):
                     continue
@@ -123,15 +125,10 @@ class LocalFiles:
                         count += 1
         return count
 
-    def _settle(self, folder: Path, paths: Iterable[Path]) -> None:
+    def _settle(self, folder: Path, seen: Mapping[str, os.stat_result]) -> None:
         """Makes sure that files of a folder, which were seen, keep their names."""
-        unsettled = {}
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                status = path.stat()
-                identity = status.st_ino, status.st_mtime_ns
-                if self._settled.get(path) != identity:
-                    unsettled[path] = identity
+        identities = {name: (each.st_ino, each.st_mtime_ns) for name, each in seen.items()}
+        unsettled = identities.items() - self._settled.items()
         if unsettled:
             sync_folder(folder)
             if len(self._settled) + len(unsettled) > SETTLED_MAX:
@@ -148,17 +145,25 @@ class LocalFiles:
         make_folder(folder)
         self._durable_folders.add(folder)
 
-    def _walk(self, folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+    def _walk(self, folder: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
         """Every folder from this one down, with its files."""
         try:
-            with os.scandir(folder) as scanned:
+            with os.scandir(self._folder / folder) as scanned:
                 entries = list(scanned)
         except (FileNotFoundError, NotADirectoryError):
             return
-        yield folder, [entry for entry in entries if not entry.is_dir()]
-        for entry in entries:
-            if entry.is_dir() and not entry.name.startswith("."):
-                yield from self._walk(Path(entry.path))
+        folders = [entry for entry in entries if entry.is_dir()]
+        yield folder, [entry for entry in entries if not entry.is_dir()] if folders else entries
+        for entry in folders:
+            if not entry.name.startswith("."):
+                yield from self._walk(f"{folder}/{entry.name}" if folder else entry.name)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _link(temporary: Path, path: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from penstock.errors import PeerUnavailableError, PenstockError, RemoteProtocolError
 from penstock.transport.carriers import carrier_of
@@ -37,7 +37,7 @@ from penstock.transport.stages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.transport.carriers import Link
     from penstock.transport.discovery import Address
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from penstock.transport.timing import Timing
 
 
+Cost: TypeAlias = tuple[int, int]
+"""What was reserved for a data frame, and what it really costs."""
 CAUTION_MAX: Final = 1024.0
 """At this, even a batch of a kilobyte is no longer guessed."""
 
@@ -70,7 +72,8 @@ class Connection:
         self._origin = origin
         self._on_flushed = on_flushed
         self._on_lost = on_lost
-        self._changed = threading.Condition()  # reentrant: the local carrier answers in the call
+        self._lock = threading.RLock()  # reentrant: the local carrier answers in the call
+        self._changed = threading.Condition(self._lock)
         self._allowance = Allowance()
         self._stages = OutboundStages()
         self._caution = 1.0
@@ -95,7 +98,7 @@ class Connection:
             ) from error
         token = self.security.token.for_member(self._origin.member)
         self._link.offer(Hello(self._origin.member, self._origin.lane, token))
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(
                 lambda: self._over is not None or self._allowance.control_frames,
                 max(0.0, deadline - time.monotonic()),
@@ -113,55 +116,50 @@ class Connection:
 
     @property
     def credit_bytes(self) -> int:
-        with self._changed:
+        with self._lock:
             return self._allowance.free_bytes
 
     def send(self, message: Message, timeout_seconds: float | None = None) -> None:
         """Queues a message, once there is credit for it. A batch too large for a frame is cut."""
-        cost_bytes = 0
-        if isinstance(message, VnodeData):
-            size = self._stage(message).size(message.batch, self._guess_bytes_max, self._caution)
-            if size > BATCH_BYTES_MAX:
-                for part in halves(message):
-                    self.send(part, timeout_seconds)
-                    timeout_seconds = None  # half a message is worse than a late one
+        with self._lock:
+            link = self._open_link()
+            if not isinstance(message, VnodeData):
+                self._queue(link, message, 0, timeout_seconds)
                 return
-            cost_bytes = size + FRAME_COST_BYTES
-        self._queue(message, cost_bytes, timeout_seconds)
+            stage = self._stage(link, message)
+            size = stage.size(message.batch, self._guess_bytes_max, self._caution)
+            if size <= BATCH_BYTES_MAX:
+                self._queue(link, message, size + FRAME_COST_BYTES, timeout_seconds)
+                return
+        for part in halves(message):
+            self.send(part, timeout_seconds)
+            timeout_seconds = None  # half a message is worse than a late one
 
-    def _queue(self, message: Message, cost_bytes: int, timeout_seconds: float | None) -> None:
-        with self._changed:
-            in_time = (self._over is None and self._reserve(cost_bytes)) or self._changed.wait_for(
-                lambda: self._over is not None or self._reserve(cost_bytes), timeout_seconds
-            )
-            self._check_open()
-            if not in_time:
-                raise SendTimeoutError(
-                    f"member {self.peer} granted no credit in {timeout_seconds:g} s"
-                )
-            if isinstance(message, Flush):
-                self._flushing.add(message.cycle)
-            if self._link is not None:
-                self._link.offer(message, cost_bytes)
-
-    def settle(self, estimate_bytes: int, cost_bytes: int, wait: bool = True) -> bool:
-        """By the encoder, which knows what a frame really costs. In the rare case that estimates
-        were too low and the window is full, it has to wait: then it must first write what it has
-        gathered, since credit comes only for what has arrived. False: not now, or, having waited,
-        that the connection is gone."""
-        with self._changed:
-            crowded = self._allowance.crowded
-            settled = not self._gone and self._allowance.settle(estimate_bytes, cost_bytes)
-            if not settled and wait:
-                self._changed.wait_for(
-                    lambda: self._gone or self._allowance.settle(estimate_bytes, cost_bytes)
-                )
-                settled = not self._gone
-            if settled and cost_bytes > estimate_bytes:
-                self._caution = min(CAUTION_MAX, self._caution * cost_bytes / estimate_bytes)
-            if (crowded or cost_bytes < estimate_bytes) and not self._allowance.crowded:
+    def settle(self, costs: Sequence[Cost], wait: bool = True) -> int:
+        """By the encoder, which knows what frames really cost: settles the first of them, as many
+        as there is credit for, and returns how many. In the rare case that estimates were too low
+        and the window is full, it has to wait for the next one: then it must first write what it
+        has gathered, since credit comes only for what has arrived. Zero: none now, or, having
+        waited, that the connection is gone."""
+        with self._lock:
+            allowance = self._allowance
+            was_crowded, was_free_bytes = allowance.crowded, allowance.free_bytes
+            count = 0
+            if not self._gone:
+                for estimate_bytes, cost_bytes in costs:
+                    if not allowance.settle(estimate_bytes, cost_bytes):
+                        break
+                    count += 1
+            if not count and costs and wait:
+                self._changed.wait_for(lambda: self._gone or allowance.settle(*costs[0]))
+                count = 0 if self._gone else 1
+            for estimate_bytes, cost_bytes in costs[:count]:
+                if cost_bytes > estimate_bytes:
+                    self._caution = min(CAUTION_MAX, self._caution * cost_bytes / estimate_bytes)
+            freed = was_crowded or allowance.free_bytes > was_free_bytes
+            if freed and not allowance.crowded:
                 self._changed.notify_all()
-            return settled
+            return count
 
     def on_frame(self, frame: Frame, proven_member: int | None) -> None:
         """By the carrier: an answer. Raises RemoteProtocolError for what no receiver may say."""
@@ -169,13 +167,13 @@ class Connection:
             case Hello():
                 self._greet(frame, proven_member)
             case Credit():
-                with self._changed:
+                with self._lock:
                     if not self._greeted and (frame.data_bytes or frame.control_frames):
                         raise RemoteProtocolError("the peer granted credit before its Hello")
                     self._allowance.grant(frame)
                     self._changed.notify_all()
             case Flushed():
-                with self._changed:
+                with self._lock:
                     if frame.cycle not in self._flushing:
                         raise RemoteProtocolError(
                             f"the peer answered a Flush of cycle {frame.cycle} that is not open"
@@ -191,7 +189,7 @@ class Connection:
 
     def lose(self, reason: str) -> None:
         """By the carrier, or from here: the connection is over. Everybody who waits is told."""
-        with self._changed:
+        with self._lock:
             self._gone = True
             if self._over is None:
                 self._over = reason
@@ -200,7 +198,7 @@ class Connection:
 
     def close(self) -> None:
         """Sends what is queued, and ends the stream in order."""
-        with self._changed:
+        with self._lock:
             self._over = self._over or "this end was closed"
             self._changed.notify_all()
         if self._link is not None:
@@ -209,28 +207,42 @@ class Connection:
             else:
                 self._link.close(Close("done"))
 
+    def _queue(
+        self, link: Link, message: Message, cost_bytes: int, timeout_seconds: float | None
+    ) -> None:
+        if not self._reserve(cost_bytes):
+            in_time = self._changed.wait_for(
+                lambda: self._over is not None or self._reserve(cost_bytes), timeout_seconds
+            )
+            self._open_link()
+            if not in_time:
+                raise SendTimeoutError(
+                    f"member {self.peer} granted no credit in {timeout_seconds:g} s"
+                )
+        if isinstance(message, Flush):
+            self._flushing.add(message.cycle)
+        link.offer(message, cost_bytes)
+
     def _reserve(self, cost_bytes: int) -> bool:
         if cost_bytes:
             return self._allowance.reserve(cost_bytes)
         return self._allowance.spend_control()
 
-    def _stage(self, message: VnodeData) -> OutboundStage:
-        with self._changed:
-            self._check_open()
-            try:
-                return self._stages.check(message.stage, message.batch.schema)
-            except SchemaChangedError as error:
-                # What was queued before is good and still goes; nothing comes after.
-                self._over = str(error)
-                self._on_lost(self.peer, str(error))
-                self._changed.notify_all()
-                if self._link is not None:
-                    self._link.offer(Close(str(error), fault=True))
-                raise
+    def _stage(self, link: Link, message: VnodeData) -> OutboundStage:
+        try:
+            return self._stages.check(message.stage, message.batch.schema)
+        except SchemaChangedError as error:
+            # What was queued before is good and still goes; nothing comes after.
+            self._over = str(error)
+            self._on_lost(self.peer, str(error))
+            self._changed.notify_all()
+            link.offer(Close(str(error), fault=True))
+            raise
 
-    def _check_open(self) -> None:
+    def _open_link(self) -> Link:
         if self._over is not None or self._link is None:
             raise PeerUnavailableError(f"member {self.peer}: {self._over or 'not open'}")
+        return self._link
 
     def _greet(self, hello: Hello, proven_member: int | None) -> None:
         if hello.version != PROTOCOL_VERSION:
@@ -243,7 +255,7 @@ class Connection:
             raise RemoteProtocolError(
                 f"member {hello.member} answers at the address of member {self.peer}"
             )
-        with self._changed:
+        with self._lock:
             if self._greeted:
                 raise RemoteProtocolError("the peer said Hello twice")
             self._greeted = True

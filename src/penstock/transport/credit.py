@@ -21,9 +21,9 @@ from penstock.transport.frames import Credit
 
 WINDOW_BYTES_MIN: Final = 16 * 1024
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
-QUEUED_FRAMES_MAX: Final = 16
-"""Data that is queued and not yet encoded. More would only keep the caller and the encoder, which
-share an interpreter, from taking turns."""
+QUEUED_FRAMES_MAX: Final = 64
+"""Data that is queued and not yet encoded. The caller and the encoder share an interpreter: with
+less they would change places all the time, with more one would keep the other waiting."""
 CONTROL_FRAMES_MAX: Final = 1024
 """Barriers and flushes of one sender that nobody took yet: far more than there are in flight."""
 

@@ -49,7 +49,8 @@ class Inbox:
 
     def __init__(self, on_taken: Callable[[list[Received]], None]) -> None:
         self._on_taken = on_taken
-        self._ready = threading.Condition()
+        self._lock = threading.Lock()
+        self._ready = threading.Condition(self._lock)
         # Frames wait by stage (None: control frames), each queue in order of arrival.
         self._queues: dict[str | None, deque[Received]] = {}
         self._last_number = 0
@@ -58,22 +59,22 @@ class Inbox:
 
     def put(self, origin: Origin, connection: int, frames: list[Arrival]) -> None:
         """Adds frames at the end. After `close` they are dropped, as their sender is told."""
-        with self._ready:
+        with self._lock:
             if self._closed:
                 return
-            for frame, charged_bytes in frames:
-                self._last_number += 1
-                received = Received(origin, connection, self._last_number, frame, charged_bytes)
-                stage = received.stage
+            for number, (frame, charged_bytes) in enumerate(frames, self._last_number + 1):
+                received = Received(origin, connection, number, frame, charged_bytes)
+                stage = frame.stage if isinstance(frame, VnodeData) else None
                 queue = self._queues.get(stage)
                 if queue is None:
                     queue = self._queues[stage] = deque()
                 queue.append(received)
+            self._last_number += len(frames)
             self._ready.notify_all()
 
     def put_back(self, received: Received) -> None:
         """Puts a frame back where it was: later drains of its stage meet it in its old place."""
-        with self._ready:
+        with self._lock:
             queue = self._queues.setdefault(received.stage, deque())
             place = bisect.bisect_left(queue, received.number, key=attrgetter("number"))
             if place < len(queue) and queue[place].number == received.number:
@@ -84,7 +85,7 @@ class Inbox:
     def take(self, timeout_seconds: float | None = None) -> Received | None:
         """The oldest frame. Waits for one; None after the timeout, an interrupt or a close. A
         caller that is thrown out of the wait (by a signal, say) has taken nothing."""
-        with self._ready:
+        with self._lock:
             interrupts = self._interrupts
             self._ready.wait_for(
                 lambda: self._queues or self._closed or self._interrupts != interrupts,
@@ -100,20 +101,22 @@ class Inbox:
 
     def drain(self, chosen: Callable[[str | None], bool]) -> list[Received]:
         """Everything there is of the chosen stages (None: control frames), oldest first."""
-        with self._ready:
+        with self._lock:
             stages = [stage for stage in self._queues if chosen(stage)]
             queues = [self._queues.pop(stage) for stage in stages]
-        taken = sorted((frame for queue in queues for frame in queue), key=attrgetter("number"))
+        taken = [received for queue in queues for received in queue]
+        if len(queues) > 1:
+            taken.sort(key=attrgetter("number"))
         return self._hand_over(taken)
 
     def interrupt(self) -> None:
         """Wakes everybody who waits in `take`, with nothing."""
-        with self._ready:
+        with self._lock:
             self._interrupts += 1
             self._ready.notify_all()
 
     def close(self) -> None:
-        with self._ready:
+        with self._lock:
             self._closed = True
             self._ready.notify_all()
 

@@ -72,7 +72,12 @@ class Sender:
         SendTimeoutError, if its consumer makes no room in time (nothing is sent);
         SchemaChangedError, if the stage had another schema (the stream to this member ends).
         """
-        self._connection(member).send(message, timeout_seconds)
+        # Without the lock: a dictionary answers one thread at a time, `close` empties it, and a
+        # connection that ends after it was looked up refuses by itself.
+        connection = self._pool.connections.get(member)
+        if connection is None or not connection.alive:
+            connection = self._connection(member)
+        connection.send(message, timeout_seconds)
 
     def fan_out(self, members: Iterable[int], barrier: Barrier) -> None:
         """Sends a barrier to the members in their order. The first failure ends it: the members

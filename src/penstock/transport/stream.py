@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
@@ -109,16 +108,19 @@ class Desk:
             window = self._windows[stream.origin]
             try:
                 for parts, cost_bytes in frames:
-                    if cost_bytes:
-                        charged_bytes = window.arrive(cost_bytes)
-                        charged += _shared_out(parts, charged_bytes)
-                        if not parts:  # a batch to split, without rows: there is nothing to hold
-                            credit = window.take(charged_bytes, 0)
-                            if credit is not None:
-                                grants.append(credit)
-                    else:
+                    if not cost_bytes:
                         window.arrive_control()
-                        charged += [(frame, 0) for frame in parts]
+                        charged.append((parts[0], 0))
+                        continue
+                    charged_bytes = window.arrive(cost_bytes)
+                    if len(parts) == 1:
+                        charged.append((parts[0], charged_bytes))
+                    elif parts:
+                        charged += _shared_out(parts, charged_bytes)
+                    else:  # a batch to split, without rows: there is nothing to hold
+                        credit = window.take(charged_bytes, 0)
+                        if credit is not None:
+                            grants.append(credit)
             finally:  # those before a fault were good
                 self.inbox.put(stream.origin, stream.connection, charged)
         for credit in grants:
@@ -175,16 +177,19 @@ class Desk:
             stream.unanswered[flush.cycle] = asked
 
     def _on_taken(self, taken: list[Received]) -> None:
-        totals: defaultdict[Origin, list[int]] = defaultdict(lambda: [0, 0])
+        charged: dict[Origin, int] = {}
+        control: list[Received] = []
         for received in taken:
-            totals[received.origin][0] += received.charged_bytes
-            totals[received.origin][1] += _control_frames(received)
+            charged[received.origin] = charged.get(received.origin, 0) + received.charged_bytes
+            if not isinstance(received.frame, VnodeData):
+                control.append(received)
         grants: list[tuple[Stream, Credit]] = []
         with self._lock:
-            for received in taken:
+            for received in control:
                 if isinstance(received.frame, Flush):
                     self._note_asked(received, received.frame, asked=True)
-            for origin, (charged_bytes, control_frames) in totals.items():
+            for origin, charged_bytes in charged.items():
+                control_frames = sum(received.origin == origin for received in control)
                 credit = self._windows[origin].take(charged_bytes, control_frames)
                 stream = self._streams.get(origin)
                 if credit is not None and stream is not None:
@@ -212,6 +217,9 @@ class Stream:
         self.over = False
         self.unanswered: dict[int, bool] = {}
         """The cycles of Flushes that came, and whether each was taken."""
+        self._unsplit: set[str] = set()
+        """Stages that came without the vnode column. A stage has one schema for as long as its
+        connection lives, so this is asked once."""
 
     def accept(self, frame: Frame, cost_bytes: int = 0) -> None:
         """The next frame. Raises RemoteProtocolError for one that may not come here."""
@@ -222,10 +230,13 @@ class Stream:
         good: list[_Parts] = []
         try:
             for frame, cost_bytes in frames:
+                if isinstance(frame, VnodeData) and frame.stage in self._unsplit:
+                    good.append(((frame,), cost_bytes))
+                    continue
                 self._check(frame)
                 match frame:
                     case VnodeData():
-                        good.append((_split(frame), cost_bytes))
+                        good.append((self._split(frame), cost_bytes))
                     case Barrier() | Flush():
                         good.append(([frame], 0))
                     case Close():
@@ -262,6 +273,16 @@ class Stream:
             case _:
                 assert_never(frame)
 
+    def _split(self, frame: VnodeData) -> Sequence[VnodeData]:
+        try:
+            batches = split_vnode_column(frame.batch)
+        except ConfigurationError as error:  # the sender's, who had to find the same
+            raise RemoteProtocolError(f"stage {frame.stage!r}: {error}") from error
+        if batches is None:
+            self._unsplit.add(frame.stage)
+            return (frame,)
+        return [VnodeData(frame.stage, vnode, batch) for vnode, batch in batches]
+
     def refuse(self, error: Exception) -> None:
         """The peer is at fault: it is told, and so is whoever takes the frames."""
         close = Close(str(error), fault=True)
@@ -285,21 +306,11 @@ _Parts: TypeAlias = "tuple[Sequence[VnodeData | Barrier | Flush], int]"
 """A frame, or its batch split by vnode, and what it costs (control frames: nothing)."""
 
 
-def _split(frame: VnodeData) -> list[VnodeData]:
-    try:
-        batches = split_vnode_column(frame.batch)
-    except ConfigurationError as error:  # the sender's, who had to find the same
-        raise RemoteProtocolError(f"stage {frame.stage!r}: {error}") from error
-    if batches is None:
-        return [frame]
-    return [VnodeData(frame.stage, vnode, batch) for vnode, batch in batches]
-
-
 def _shared_out(
     parts: Sequence[VnodeData | Barrier | Flush], charged_bytes: int
 ) -> Iterator[Arrival]:
     """The parts of a frame share its charge, to the last byte."""
-    share, rest = divmod(charged_bytes, max(len(parts), 1))
+    share, rest = divmod(charged_bytes, len(parts))
     return ((part, share + (index < rest)) for index, part in enumerate(parts))
 
 

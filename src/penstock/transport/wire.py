@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HEADER: Final = struct.Struct("<IBBH")
 """Body bytes, tag, zero, and a check of all that."""
 TRAILER: Final = struct.Struct("<Q")
-_CHECKED_BYTES: Final = HEADER.size - 2
+_CHECKED: Final = struct.Struct("<IBB")
 
 MAGIC: Final = b"PSTK"
 _HELLO: Final = struct.Struct("<4sHHQQ")
@@ -70,33 +70,19 @@ _JOINED_BYTES_MAX: Final = 2048
 
 class Encoded(NamedTuple):
     pieces: list[Piece]
-    """Header and body. The first piece begins with the header."""
+    """All of the frame, in order."""
     size: int
     """Of the whole frame."""
     cost_bytes: int
     """What a data frame takes of its credit; zero for all others."""
 
-    def sealed(self) -> list[Piece]:
-        """All of the frame."""
-        digest = RunningChecksum()
-        digest.update(memoryview(self.pieces[0])[HEADER.size :])
-        for piece in self.pieces[1:]:
-            digest.update(piece)
-        return [*self.pieces, trailer(digest)]
-
 
 class Header(NamedTuple):
     tag: int
     body_bytes: int
-
-    @property
-    def end(self) -> int:
-        """Where the trailer begins."""
-        return HEADER.size + self.body_bytes + -self.body_bytes % 8
-
-    @property
-    def frame_bytes(self) -> int:
-        return self.end + TRAILER.size
+    end: int
+    """Where the trailer begins, from the frame's beginning."""
+    frame_bytes: int
 
 
 def encode(frame: Frame, encoders: StageEncoders) -> Encoded:
@@ -120,10 +106,10 @@ def encode(frame: Frame, encoders: StageEncoders) -> Encoded:
             return _encode_control(_TAG_CLOSE, bytes([frame.fault]) + short_reason(frame.reason))
 
 
-def decode_header(data: bytes | memoryview) -> Header:
+def decode_header(data: bytes | memoryview, begin: int = 0) -> Header:
     """Reads a header. Whatever it says afterwards, it was written so, and its length is allowed."""
-    body_bytes, tag, zero, check = HEADER.unpack(data)
-    if check != _header_check(data[:_CHECKED_BYTES]) or zero:
+    body_bytes, tag, zero, check = HEADER.unpack_from(data, begin)
+    if check != _header_check(data[begin : begin + _CHECKED.size]) or zero:
         raise RemoteProtocolError("the bytes are not a frame's header: damaged, or not of Penstock")
     allowed = _BODY_BYTES_RANGE.get(tag)
     if allowed is None:
@@ -132,27 +118,24 @@ def decode_header(data: bytes | memoryview) -> Header:
         raise RemoteProtocolError(
             f"a frame of kind {tag} has {allowed[0]} to {allowed[1]} bytes, not {body_bytes}"
         )
-    return Header(tag, body_bytes)
+    end = HEADER.size + body_bytes + -body_bytes % 8
+    return Header(tag, body_bytes, end, end + TRAILER.size)
 
 
-def trailer(digest: RunningChecksum) -> bytes:
-    return TRAILER.pack(digest.intdigest())
-
-
-def check_trailer(found: memoryview, body_sum: int) -> None:
-    if TRAILER.unpack(found)[0] != body_sum:
+def check_trailer(data: memoryview, begin: int, body_sum: int) -> None:
+    if TRAILER.unpack_from(data, begin)[0] != body_sum:
         raise RemoteProtocolError("a frame's body fails its checksum: damaged on the way")
 
 
-def decode(header: Header, body: pa.Buffer, decoders: StageDecoders) -> tuple[Frame, int]:
+def decode(tag: int, body: pa.Buffer, decoders: StageDecoders) -> tuple[Frame, int]:
     """The frame, and what it takes of its credit, from a body whose checksum holds. Its batch
     points into the body."""
-    if header.tag == _TAG_DATA:
+    if tag == _TAG_DATA:
         return _decode_data(body, decoders)
     try:
-        return _decode_control(header.tag, body.to_pybytes()), 0
+        return _decode_control(tag, body.to_pybytes()), 0
     except (LocalProtocolError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"a frame of kind {header.tag} is not valid: {error}") from error
+        raise RemoteProtocolError(f"a frame of kind {tag} is not valid: {error}") from error
 
 
 def short_reason(reason: str) -> bytes:
@@ -177,7 +160,12 @@ def _encode_data(frame: VnodeData, encoders: StageEncoders) -> Encoded:
             f"{BODY_BYTES_MAX:,}; its schema or its dictionaries are too large"
         )
     # Both the prefix and what Arrow writes are multiples of eight: there is nothing to fill up.
-    pieces = _joined([_pack_header(_TAG_DATA, body_bytes), prefix, *batch_pieces])
+    pieces = _joined([prefix, *batch_pieces])
+    digest = RunningChecksum()
+    for piece in pieces:
+        digest.update(piece)
+    pieces[0] = _pack_header(_TAG_DATA, body_bytes) + pieces[0]  # the prefix is always joined
+    pieces.append(TRAILER.pack(digest.intdigest()))
     size = HEADER.size + body_bytes + TRAILER.size
     return Encoded(pieces, size, batch_bytes + FRAME_COST_BYTES)
 
@@ -199,12 +187,13 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
 
 
 def _encode_control(tag: int, body: bytes) -> Encoded:
-    piece = _pack_header(tag, len(body)) + body + bytes(-len(body) % 8)
-    return Encoded([piece], len(piece) + TRAILER.size, 0)
+    filled = body + bytes(-len(body) % 8)
+    piece = _pack_header(tag, len(body)) + filled + TRAILER.pack(checksum(filled))
+    return Encoded([piece], len(piece), 0)
 
 
 def _pack_header(tag: int, body_bytes: int) -> bytes:
-    checked = HEADER.pack(body_bytes, tag, 0, 0)[:_CHECKED_BYTES]
+    checked = _CHECKED.pack(body_bytes, tag, 0)
     return checked + _header_check(checked).to_bytes(2, "little")
 
 
@@ -213,7 +202,7 @@ def _header_check(checked: bytes | memoryview) -> int:
 
 
 def _decode_data(body: pa.Buffer, decoders: StageDecoders) -> tuple[Frame, int]:
-    vnode, stage_bytes, zero = _DATA.unpack(body.slice(0, _DATA.size))
+    vnode, stage_bytes, zero = _DATA.unpack_from(body)
     begin = _DATA.size + stage_bytes + -stage_bytes % 8
     if zero or begin > body.size:
         raise RemoteProtocolError("a data frame's prefix is not valid")

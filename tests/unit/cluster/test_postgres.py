@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from penstock.cluster.postgres import PostgresKeyValue
-from penstock.errors import ConfigurationError, PeerUnavailableError
-from penstock.postgres import NAME_CHARACTERS_MAX, FencedError
+from penstock.errors import ConfigurationError, FencedError, PeerUnavailableError
+from penstock.postgres import NAME_CHARACTERS_MAX
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, eventually
 from tests.postgres_server import GUARDED, GUARDED_PASSWORD, database
 

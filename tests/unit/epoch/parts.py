@@ -6,13 +6,18 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from penstock.errors import FencedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.checkpoint.barrier import Barrier
+    from penstock.cluster.keyvalue import KeyValue, Watch
 
 
 class MemoryRecords:
+    creates_atomically = True
+
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.before: Callable[[str, str], None] = lambda _call, _name: None
@@ -42,6 +47,32 @@ class MemoryRecords:
         self.before("delete", name)
         with self._lock:
             self.values.pop(name, None)
+
+
+class FencedKeyValue:
+    """A member's view that is fenced as soon as it is told to be."""
+
+    def __init__(self, inner: KeyValue) -> None:
+        self.member = inner.member
+        self.fenced = False
+        self.refused = 0
+        """Writes that were tried after that."""
+        self._inner = inner
+
+    def write(self, key: str, value: str) -> None:
+        if self.fenced:
+            self.refused += 1
+            raise FencedError(f"member {self.member} was started again elsewhere")
+        self._inner.write(key, value)
+
+    def read(self, member: int, key: str) -> str | None:
+        return self._inner.read(member, key)
+
+    def scan(self, key: str) -> dict[int, str]:
+        return self._inner.scan(key)
+
+    def watch(self, prefix: str = "") -> Watch:
+        return self._inner.watch(prefix)
 
 
 class Diary:

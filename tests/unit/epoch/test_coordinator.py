@@ -133,7 +133,9 @@ def test_a_member_that_fails_aborts_the_epoch_for_all(cluster: Cluster) -> None:
     assert [member for member, _ in second.outcome.errors] == [2]
     assert "No space left" in second.decision.reason
     for diary in cluster.diaries.values():
-        assert diary.wait_for(lambda each: set(each.committed) == {2, 4} and 3 in each.aborted)
+        # Member 1 may hear of epoch 3 only when it is over: then it has nothing to abort.
+        assert diary.wait_for(lambda each: set(each.committed) == {2, 4} and not each.in_doubt())
+    assert cluster.diaries[2].aborted[3] == 1
 
 
 def test_a_silent_member_is_named(cluster: Cluster) -> None:
@@ -251,9 +253,9 @@ def test_only_one_of_two_leads(cluster: Cluster) -> None:
     waiting = second.begin()
     first.close()
     assert waiting.result(LONG).decision.is_commit, "the lease was given back"
-    tokens = [decision.token for decision in cluster.decisions().values()]
-    assert tokens == sorted(tokens)
-    assert set(tokens) == {1, 2}
+    terms = [decision.term for decision in cluster.decisions().values()]
+    assert terms == sorted(terms)
+    assert set(terms) == {1, 2}
 
 
 def test_a_leader_that_slept_through_its_lease_decides_nothing(cluster: Cluster) -> None:

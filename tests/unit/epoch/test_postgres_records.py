@@ -39,6 +39,7 @@ RACED = 300
 def test_the_first_value_stays(database: Database) -> None:
     with PostgresRecords(database.conninfo) as opened:
         records: Records = opened
+        assert records.creates_atomically
         assert records.read("epoch/1") is None
         assert records.create("epoch/1", b"commit")
         assert not records.create("epoch/1", b"abort")

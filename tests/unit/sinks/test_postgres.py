@@ -15,10 +15,11 @@ from penstock.errors import (
     CommitFailedError,
     ConfigurationError,
     CorruptStorageError,
+    FencedError,
     LocalProtocolError,
     PeerUnavailableError,
 )
-from penstock.postgres import NAME_CHARACTERS_MAX, FencedError
+from penstock.postgres import NAME_CHARACTERS_MAX
 from penstock.sinks import postgres as postgres_module
 from penstock.sinks.postgres import EPOCHS_IN_FLIGHT_MAX, PostgresParticipant
 from tests.conformance.waiting import Background, eventually, never

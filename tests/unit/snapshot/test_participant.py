@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.checkpoint.barrier import Barrier, Flags
 from penstock.errors import CommitFailedError, LocalProtocolError
 from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
-from penstock.snapshot.participant import CAPTURED_MAX
+from penstock.snapshot.participant import CAPTURED_MAX, DROP_EVERY
 from penstock.storage import Storage, StorageError
 from penstock.storage.arrow import ArrowFiles
 from tests.unit.snapshot.crashing import Crash, CrashingFiles
@@ -247,19 +247,30 @@ def test_a_commit_does_not_fail_because_nothing_can_be_dropped(
 ) -> None:
     storage = memory_storage()
     member = Member(storage, keep=1)
-    member.advance(1, b"one")
+    for epoch in range(1, DROP_EVERY + 1):
+        member.advance(epoch, b"at first")
 
     def fail(*_: object) -> None:
         raise StorageError("delete", "x", "here", "not now")
 
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "delete_all", fail)
-        member.advance(2, b"two")
+        member.advance(10, b"ten")
     assert str(member.participant.retention_fault).startswith("cannot delete x in here: not now")
-    assert state_of(member.participant.recover()) == (2, b"two")
-    member.advance(3, b"three")
+    assert state_of(member.participant.recover()) == (10, b"ten")
+    member.advance(11, b"eleven")
     assert member.participant.retention_fault is None
-    assert member.store.epochs() == [3]
+    assert member.store.epochs() == [11]
+
+
+def test_old_snapshots_are_dropped_now_and_then() -> None:
+    member = Member(memory_storage(), keep=2)
+    there = []
+    for epoch in range(1, 3 * DROP_EVERY):
+        member.advance(epoch, b"state")
+        there.append(len(member.store.epochs()))
+    assert max(there) == 2 + DROP_EVERY - 1
+    assert [epoch for epoch, count in enumerate(there, 1) if count == 2] == [2, 5, 9]
 
 
 @given(

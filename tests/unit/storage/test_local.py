@@ -113,6 +113,15 @@ def test_unfinished_files_are_not_seen_and_swept_when_they_are_old(
     assert storage.sweep(older_than_seconds=0) == 0
 
 
+def test_hidden_folders_are_not_looked_into(storage: Storage, tmp_path: Path) -> None:
+    """A file system's own, say, where files are that nobody has created here."""
+    storage.create("parts/a", b"here")
+    hidden_folder = tmp_path / "storage" / "parts" / ".snapshots"
+    hidden_folder.mkdir()
+    (hidden_folder / "a").write_bytes(b"not ours")
+    assert storage.names() == ["parts/a"]
+
+
 def test_a_writer_whose_file_was_swept_publishes_nothing(storage: Storage, tmp_path: Path) -> None:
     def slow() -> Iterator[bytes]:
         yield b"here"

@@ -124,7 +124,7 @@ class World:
         """A window that no test uses up, with an encoder that is never behind."""
         hello = Hello(PEER, 0, TOKEN.for_member(PEER), window_bytes)
         self.answers = [hello, Credit(window_bytes, CONTROL_FRAMES_MAX)]
-        self.link.on_data = lambda estimate: self.connection.settle(estimate, estimate)
+        self.link.on_data = lambda estimate: self.connection.settle([(estimate, estimate)])
 
     def answer(self) -> None:
         for frame in self.answers:

@@ -68,7 +68,7 @@ def test_data_waits_for_credit(world: World, pool: ThreadPoolExecutor) -> None:
     connection.send(data(30_000))
     sending = pool.submit(connection.send, data(20_000))
     waits(sending)
-    assert connection.settle(30_000, 30_000)
+    assert connection.settle([(30_000, 30_000)])
     connection.on_frame(Credit(9_999, 0), None)
     waits(sending)
     connection.on_frame(Credit(1, 0), None)
@@ -94,7 +94,7 @@ def test_a_barrier_overtakes_data_that_waits(world: World, pool: ThreadPoolExecu
     waits(sending)
     for message in (Barrier(1, 2), Flush(3)):
         pool.submit(connection.send, message).result(WAIT_SECONDS_MAX)
-    assert connection.settle(40_000, 40_000)
+    assert connection.settle([(40_000, 40_000)])
     connection.on_frame(Credit(20_000, 0), None)
     sending.result(WAIT_SECONDS_MAX)
     assert world.link.frames == [data(40_000), Barrier(1, 2), Flush(3), data(20_000, "t")]
@@ -140,7 +140,7 @@ def test_room_that_an_estimate_took_in_vain_is_used(world: World, pool: ThreadPo
     connection.send(data(30_000))
     sending = pool.submit(connection.send, data(20_000))
     waits(sending)
-    assert connection.settle(30_000, 5_000)
+    assert connection.settle([(30_000, 5_000)])
     sending.result(WAIT_SECONDS_MAX / 10)
 
 
@@ -148,10 +148,29 @@ def test_an_encoder_that_may_not_wait_is_told(world: World) -> None:
     connection = world.open()
     for _ in range(2):
         connection.send(data(2_000))
-    assert connection.settle(2_000, 30_000, wait=False)
-    assert not connection.settle(2_000, 30_000, wait=False)
+    assert connection.settle([(2_000, 30_000)], wait=False)
+    assert not connection.settle([(2_000, 30_000)], wait=False)
     connection.on_frame(Credit(20_000, 0), None)
-    assert connection.settle(2_000, 30_000, wait=False)
+    assert connection.settle([(2_000, 30_000)], wait=False)
+
+
+def test_frames_are_settled_together_as_far_as_there_is_credit(
+    world: World, pool: ThreadPoolExecutor
+) -> None:
+    connection = world.open()
+    for _ in range(4):
+        connection.send(data(5_000))
+    costs = [(5_000, 5_000), (5_000, 15_000), (5_000, 25_000), (5_000, 1_000)]
+    assert connection.settle(costs, wait=False) == 2, "the third waits, and so does who is behind"
+    assert connection.credit_bytes == 10_000
+    assert connection.settle(costs[2:], wait=False) == 0
+    settling = pool.submit(connection.settle, costs[2:])
+    waits(settling)
+    connection.on_frame(Credit(20_000, 0), None)
+    assert settling.result(WAIT_SECONDS_MAX) == 1, "no more than what it waited for"
+    assert connection.settle(costs[3:]) == 1
+    assert connection.credit_bytes == 40_000 - 5_000 - 15_000 + 20_000 - 25_000 - 1_000
+    assert connection.settle([]) == 0, "there is nothing to wait for"
 
 
 def test_an_encoder_waits_for_what_an_estimate_left_out(
@@ -160,11 +179,11 @@ def test_an_encoder_waits_for_what_an_estimate_left_out(
     connection = world.open()
     for _ in range(2):
         connection.send(data(2_000))
-    assert connection.settle(2_000, 30_000)
-    settling = pool.submit(connection.settle, 2_000, 30_000)
+    assert connection.settle([(2_000, 30_000)])
+    settling = pool.submit(connection.settle, [(2_000, 30_000)])
     waits(settling)
     connection.on_frame(Credit(20_000, 0), None)
-    assert settling.result(WAIT_SECONDS_MAX) is True
+    assert settling.result(WAIT_SECONDS_MAX) == 1
     assert connection.credit_bytes == 0
 
 
@@ -180,7 +199,7 @@ def test_a_caller_far_ahead_goes_on_when_the_encoder_has_caught_up(
     connection.send(data(QUEUED_BYTES_MAX))
     sending = pool.submit(connection.send, data(1_100))
     waits(sending)
-    assert connection.settle(QUEUED_BYTES_MAX, QUEUED_BYTES_MAX)
+    assert connection.settle([(QUEUED_BYTES_MAX, QUEUED_BYTES_MAX)])
     sending.result(WAIT_SECONDS_MAX)
 
 
@@ -242,10 +261,10 @@ def test_estimates_that_are_always_too_low_do_no_harm(unpriced: World) -> None:
     nested = VnodeData("nested", 0, pa.record_batch([words], ["words"]))
     small = VnodeData("small", 0, pa.record_batch([pa.array(range(10))], ["n"]))
     connection.send(small)
-    assert connection.settle(unpriced.link.offered[-1][1], 2_000)
+    assert connection.settle([(unpriced.link.offered[-1][1], 2_000)])
     for _ in range(400):
         connection.send(nested)
-        assert connection.settle(unpriced.link.offered[-1][1], 20_000)
+        assert connection.settle([(unpriced.link.offered[-1][1], 20_000)])
         connection.on_frame(Credit(20_000, 0), None)
     connection.send(small)
     connection.send(VnodeData("small", 0, small.batch.slice(0, 0)))

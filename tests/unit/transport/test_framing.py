@@ -20,6 +20,7 @@ from penstock.transport.outbox import Outbox
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.transport.connection import Cost
     from penstock.transport.stages import Piece
 
 WAIT_SECONDS_MAX = 30.0
@@ -62,8 +63,8 @@ class Memory:
         pass
 
 
-def no_limit(estimate_bytes: int, cost_bytes: int, wait: bool) -> bool:
-    return True
+def no_limit(costs: list[Cost], wait: bool) -> int:
+    return len(costs)
 
 
 def written(frames: Sequence[Frame]) -> bytes:
@@ -157,7 +158,7 @@ def test_a_connection_that_is_gone_ends_the_writer() -> None:
     pipe, outbox = Memory(), Outbox(WAIT_SECONDS_MAX)
     for frame in (Flush(1), VnodeData("s", 0, SMALL), Flush(2), Close("done")):
         outbox.put(frame)
-    write_frames(pipe, outbox, lambda _estimate_bytes, _cost_bytes, _wait: False)
+    write_frames(pipe, outbox, lambda _costs, _wait: 0)
     assert not pipe.finished
     assert read(bytes(pipe.data), 1_000) == [Flush(1)], "what came before was written"
 
@@ -169,20 +170,28 @@ def test_nothing_is_held_back_while_a_frame_waits_for_credit() -> None:
     pipe, outbox = Memory(), Outbox(WAIT_SECONDS_MAX)
     arrived = (cost_bytes for group in read_frames(pipe) for _, cost_bytes in group)
 
-    def settle(estimate_bytes: int, cost_bytes: int, wait: bool) -> bool:
-        while not allowance.settle(estimate_bytes, cost_bytes):
-            if not wait:
-                return False
-            taken_bytes = next(arrived, 0)
-            assert taken_bytes, "it waits for ever: what would make room was not sent"
-            allowance.grant(Credit(taken_bytes, 0))
-        return True
+    def settle(costs: list[Cost], wait: bool) -> int:
+        settled = 0
+        for cost in costs:
+            while not allowance.settle(*cost):
+                if settled or not wait:
+                    return settled
+                taken_bytes = next(arrived, 0)
+                assert taken_bytes, "it waits for ever: what would make room was not sent"
+                allowance.grant(Credit(taken_bytes, 0))
+            settled += 1
+            estimates.append(cost[0])
+        return settled
 
     batch = pa.record_batch([pa.array(range(2_500))], ["n"])
-    estimate_bytes = 2_000  # far too low: each costs more than half of the window
-    for _ in range(4):
+    # Far too low: each costs more than half of the window.
+    low = [2_000, 2_100, 2_200, 2_300]
+    for estimate_bytes in low:
         assert allowance.reserve(estimate_bytes)
         outbox.put(VnodeData("s", 0, batch), estimate_bytes)
     outbox.put(Close("done"))
+    estimates: list[int] = []
     write_frames(pipe, outbox, settle)
     assert pipe.finished
+    assert estimates == low, "each is settled once, in order"
+    assert allowance.reserved_bytes == 0

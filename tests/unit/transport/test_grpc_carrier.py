@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from penstock.transport.connection import Connection
+    from penstock.transport.connection import Connection, Cost
     from penstock.transport.stream import Stream
 
 WAIT_SECONDS_MAX = 30.0
@@ -184,9 +184,9 @@ class FakeConnection:
         self.on_each: Callable[[Frame], object] = lambda _: None
         self.on_settle: Callable[[], object] = lambda: None
 
-    def settle(self, _estimate_bytes: int, _cost_bytes: int, _wait: bool) -> bool:
+    def settle(self, costs: list[Cost], _wait: bool) -> int:
         self.on_settle()
-        return True
+        return len(costs)
 
     def on_frame(self, frame: Frame, proven_member: int | None) -> None:
         self.heard.put((frame, proven_member))

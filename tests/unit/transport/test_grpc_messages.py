@@ -41,6 +41,8 @@ from penstock.transport.stages import StageDecoders
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.transport.connection import Cost
+
 WAIT_SECONDS_MAX = 30.0
 """How long a test waits for what must come: it is reached only by a failure."""
 NO_LIMIT = 2**40
@@ -61,8 +63,8 @@ def filled(frames: Sequence[Frame]) -> Outbox:
     return outbox
 
 
-def always(_estimate_bytes: int, _cost_bytes: int, _wait: bool) -> bool:
-    return True
+def always(costs: list[Cost], _wait: bool) -> int:
+    return len(costs)
 
 
 def written(frames: Sequence[Frame]) -> list[bytes]:
@@ -178,16 +180,17 @@ def test_nothing_is_held_back_while_a_frame_waits_for_credit(
                 left.pop(0)
                 outbox.put(VnodeData("s", 0, batch), estimate_bytes)
 
-    def settle(estimate_bytes: int, cost_bytes: int, wait: bool) -> bool:
+    def settle(frame_costs: list[Cost], wait: bool) -> int:
         reserve_some()  # by callers, just before
+        [(estimate_bytes, cost_bytes)] = frame_costs
         while not allowance.settle(estimate_bytes, cost_bytes):
             if not wait:
-                return False
+                return 0
             assert arrived, "it waits for ever: what would make room was not sent"
             allowance.grant(Credit(min(arrived.pop(0), 30_000), 0))
         costs.append(cost_bytes)
         reserve_some()
-        return True
+        return 1
 
     reserve_some()
     outbox.put(Flush(0))

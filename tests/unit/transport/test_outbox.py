@@ -31,9 +31,10 @@ def summed_up(outgoing: list[Outgoing]) -> list[Outgoing | tuple[int, int]]:
     result: list[Outgoing | tuple[int, int]] = []
     data_bytes = control_frames = 0
     for each in outgoing:
-        if isinstance(each.frame, Credit):
-            data_bytes += each.frame.data_bytes
-            control_frames += each.frame.control_frames
+        frame, _ = each
+        if isinstance(frame, Credit):
+            data_bytes += frame.data_bytes
+            control_frames += frame.control_frames
             continue
         result += [(data_bytes, control_frames), each]
         data_bytes = control_frames = 0
@@ -50,10 +51,10 @@ def test_order_and_sums_are_kept(steps: list[tuple[Frame, int] | None], closed: 
             taken += outbox.take()
         else:
             outbox.put(*step)
-            put.append(Outgoing(*step))
+            put.append(step)
     if closed:
         outbox.put(Close("done"))
-        put.append(Outgoing(Close("done")))
+        put.append((Close("done"), 0))
         outbox.put(Flush(1))
         outbox.put(Credit(1, 1))
         outbox.put(Close("again"))
@@ -70,23 +71,23 @@ def test_a_peer_that_reads_no_credits_costs_one_frame(grants: list[tuple[int, in
     for each in grants:
         outbox.put(Credit(*each))
     expected = Credit(sum(data for data, _ in grants), sum(control for _, control in grants))
-    assert outbox.take() == [Outgoing(expected)]
+    assert outbox.take() == [(expected, 0)]
 
 
 def test_what_was_taken_is_not_added_to() -> None:
     outbox = Outbox(NEVER_SECONDS)
     outbox.put(Credit(1, 0))
-    assert outbox.take() == [Outgoing(Credit(1, 0))]
+    assert outbox.take() == [(Credit(1, 0), 0)]
     outbox.put(Credit(2, 0))
-    assert outbox.take() == [Outgoing(Credit(2, 0))]
+    assert outbox.take() == [(Credit(2, 0), 0)]
 
 
 def test_with_nothing_to_say_it_says_so() -> None:
     outbox = Outbox(SOON_SECONDS)
-    assert outbox.take() == [Outgoing(ALIVE)]
+    assert outbox.take() == [(ALIVE, 0)]
     outbox.put(Flush(1))
-    assert outbox.take() == [Outgoing(Flush(1))]
-    assert outbox.take() == [Outgoing(ALIVE)]
+    assert outbox.take() == [(Flush(1), 0)]
+    assert outbox.take() == [(ALIVE, 0)]
 
 
 def test_what_is_discarded_is_not_written() -> None:
@@ -102,8 +103,8 @@ def test_what_is_discarded_is_not_written() -> None:
 def test_a_waiting_writer_wakes() -> None:
     with ThreadPoolExecutor(3) as pool:
         for wake, expected in (
-            (lambda outbox: outbox.put(Flush(1), 7), [Outgoing(Flush(1), 7)]),
-            (lambda outbox: outbox.put(Close()), [Outgoing(Close())]),
+            (lambda outbox: outbox.put(Flush(1), 7), [(Flush(1), 7)]),
+            (lambda outbox: outbox.put(Close()), [(Close(), 0)]),
             (Outbox.discard, []),
         ):
             outbox = Outbox(NEVER_SECONDS)
@@ -124,7 +125,7 @@ def test_frames_of_many_threads_are_all_there() -> None:
     taken: list[Outgoing] = []
 
     def take() -> None:
-        while not taken or taken[-1].frame != Close():
+        while not taken or taken[-1][0] != Close():
             taken.extend(outbox.take())
 
     with ThreadPoolExecutor(4) as pool:
@@ -133,10 +134,10 @@ def test_frames_of_many_threads_are_all_there() -> None:
             putting.result(WAIT_SECONDS_MAX)
         outbox.put(Close())
         taking.result(WAIT_SECONDS_MAX)
-    barriers = [each.frame for each in taken if isinstance(each.frame, Barrier)]
+    barriers = [frame for frame, _ in taken if isinstance(frame, Barrier)]
     for lane in range(3):
         epochs = [barrier.epoch for barrier in barriers if barrier.checkpoint == lane]
         assert epochs == list(range(counts))
-    granted = [each.frame for each in taken if isinstance(each.frame, Credit)]
+    granted = [frame for frame, _ in taken if isinstance(frame, Credit)]
     assert sum(credit.data_bytes for credit in granted) == 3 * counts
-    assert taken[-1].frame == Close()
+    assert taken[-1][0] == Close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import ssl
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,6 @@ from penstock.transport.certificates import member_name
 from penstock.transport.security import ClusterSecurity, client_context, server_context
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterator, Sequence
 
     from penstock.transport.stages import Piece
@@ -219,6 +219,51 @@ def test_one_thread_at_a_time_is_within_tls() -> None:
     assert watched.meetings == 0
     for pipe in (far, TlsPipe(watched._watched)):
         pipe.close()
+
+
+class Scripted:
+    """A TLS socket that gives what it is told, and that nobody may ask for more."""
+
+    def __init__(self, script: Sequence[bytes | OSError]) -> None:
+        self._script = list(script)
+
+    def recv_into(self, view: memoryview) -> int:
+        step = self._script.pop(0)
+        if isinstance(step, OSError):
+            raise step
+        view[: len(step)] = step
+        return len(step)
+
+
+def scripted(script: Sequence[bytes | OSError]) -> TlsPipe:
+    near, far = tls_ends(False)
+    assert isinstance(near, TlsPipe)
+    for pipe in (near, far):
+        pipe.close()
+    near._socket = Scripted(script)  # type: ignore[assignment]
+    return near
+
+
+def test_records_that_came_together_are_read_together() -> None:
+    pipe = scripted([b"ab", b"c", ssl.SSLWantReadError(), b"d", b"efgh"])
+    view = memoryview(bytearray(8))
+    assert pipe.receive_into(view) == 3
+    assert pipe.receive_into(view[3:4]) == 1, "no more than there is room for"
+    assert pipe.receive_into(view[4:]) == 4
+    assert bytes(view) == b"abcdefgh"
+
+
+@pytest.mark.parametrize("end", [b"", ConnectionResetError("cut")])
+def test_what_came_before_the_end_is_read_first(end: bytes | OSError) -> None:
+    pipe = scripted([b"ab", b"c", end])
+    view = memoryview(bytearray(8))
+    assert pipe.receive_into(view) == 3
+    for _ in range(2):
+        if isinstance(end, bytes):
+            assert pipe.receive_into(view) == 0
+        else:
+            with pytest.raises(ConnectionResetError, match="cut"):
+                pipe.receive_into(view)
 
 
 def test_answers_come_while_nothing_is_sent(make_ends: Callable[[bool], Ends]) -> None:

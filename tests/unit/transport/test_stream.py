@@ -373,6 +373,36 @@ def test_a_batch_for_several_vnodes_is_split(vnodes: list[int], cost_bytes: int)
     assert max(charges) - min(charges) <= 1
 
 
+def test_control_frames_taken_together_are_granted_each_to_its_sender(desk: Desk) -> None:
+    peer, other = Peer(desk).greet(), Peer(desk, 2, 1).greet()
+    for count, sender in ((CONTROL_FRAMES_MAX // 4, peer), (3, other)):
+        sender.stream.accept_all([(Barrier(1, epoch), 0) for epoch in range(count)])
+    assert len(frames_of(desk)) == CONTROL_FRAMES_MAX // 4 + 3
+    assert peer.credit.control_frames == CONTROL_FRAMES_MAX + CONTROL_FRAMES_MAX // 4
+    assert other.credit.control_frames == CONTROL_FRAMES_MAX, "three are not worth a frame"
+
+
+def test_each_stage_is_split_or_not_by_itself(desk: Desk) -> None:
+    peer, other = Peer(desk).greet(), Peer(desk, 2, 1).greet()
+    whole, split = VnodeData("whole", 7, BATCH), VnodeData("split", 0, marked([3, 5]))
+    for _ in range(2):
+        peer.stream.accept_all([(whole, 1_500), (split, 1_501)])
+        # What one connection found does not hold for another.
+        other.stream.accept(VnodeData("whole", 0, marked([9])), 1_100)
+    found = [
+        (r.origin.member, r.frame.stage, r.frame.vnode, r.charged_bytes)
+        for r in drained(desk)
+        if isinstance(r.frame, VnodeData)
+    ]
+    once = [
+        (1, "whole", 7, 1_500),
+        (1, "split", 3, 751),
+        (1, "split", 5, 750),
+        (2, "whole", 9, 1_100),
+    ]
+    assert found == once * 2
+
+
 def test_batches_without_rows_do_not_use_up_the_window(desk: Desk) -> None:
     """Nobody will ever take them: their credit comes back at once."""
     peer = Peer(desk).greet()

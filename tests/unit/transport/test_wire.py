@@ -89,7 +89,7 @@ def joined(pieces: Sequence[Piece]) -> bytes:
 
 def written(frame: Frame, encoders: StageEncoders | None = None) -> bytes:
     encoded = encode(frame, encoders or StageEncoders())
-    data = joined(encoded.sealed())
+    data = joined(encoded.pieces)
     assert encoded.size == len(data)
     assert len(data) % 8 == 0, "the next frame is aligned"
     return data
@@ -99,9 +99,9 @@ def read(data: bytes, decoders: StageDecoders | None = None) -> tuple[Frame, int
     """One frame and its cost, as a carrier reads it."""
     header = decode_header(data[:8])
     assert len(data) == header.frame_bytes
-    check_trailer(memoryview(data)[header.end :], xxhash.xxh3_64_intdigest(data[8 : header.end]))
+    check_trailer(memoryview(data), header.end, xxhash.xxh3_64_intdigest(data[8 : header.end]))
     body = pa.py_buffer(data).slice(8, header.body_bytes)
-    return decode(header, body, decoders or StageDecoders())
+    return decode(header.tag, body, decoders or StageDecoders())
 
 
 def header_of(tag: int, body_bytes: int) -> bytes:
@@ -316,6 +316,6 @@ def test_a_reason_that_is_not_text_is_sent_all_the_same() -> None:
 
 
 def test_a_header_is_what_it_says() -> None:
-    header = decode_header(header_of(7, 1))
-    assert header == Header(7, 1)
-    assert (header.end, header.frame_bytes) == (16, 24)
+    for begin in (0, 3):
+        found = decode_header(bytes(begin) + header_of(7, 1) + b"more", begin)
+        assert found == Header(tag=7, body_bytes=1, end=16, frame_bytes=24)

@@ -1,6 +1,5 @@
 """The cluster's key-value interface over gossip. docs/gossip.md has the bytes and the rules."""
 
-from penstock.cluster.gossip.exchange import MemberFencedError
 from penstock.cluster.gossip.keyvalue import MEMBERSHIP_KEY, GossipKeyValue
 from penstock.cluster.gossip.membership import (
     MembershipChange,
@@ -13,7 +12,6 @@ from penstock.cluster.gossip.timing import GossipTiming
 __all__ = [
     "GossipKeyValue",
     "GossipTiming",
-    "MemberFencedError",
     "MemberState",
     "MemberStatus",
     "MembershipEvent",

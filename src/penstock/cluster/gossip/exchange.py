@@ -27,7 +27,7 @@ from penstock.cluster.gossip.messages import (
     message_bytes,
 )
 from penstock.cluster.gossip.state import Delta, Mark, Slots
-from penstock.errors import ConfigurationError, LocalProtocolError
+from penstock.errors import ConfigurationError, FencedError, LocalProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,11 +48,6 @@ DATAGRAM_ROUNDS_BYTES_MAX: Final = 16 * 1024
 take about as long as to open a connection."""
 KEYS_MAX: Final = 1024
 """Of one member's slot. Keys are never deleted, so a key per epoch or per file would only grow."""
-
-
-class MemberFencedError(LocalProtocolError):
-    """Another process runs under this member's number and a greater generation. Nobody hears this
-    one any more: end it, or give it a number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +217,7 @@ class Exchange:
     def _check_fence(self) -> None:
         if self.fenced_by is not None:
             own = self.slots.own
-            raise MemberFencedError(
+            raise FencedError(
                 f"member {own.member} was started again elsewhere: this process is fenced "
                 f"(its generation is {own.generation}, the other's {self.fenced_by})"
             )

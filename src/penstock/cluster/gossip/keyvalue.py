@@ -83,7 +83,7 @@ class GossipKeyValue:
     @property
     def fenced(self) -> bool:
         """Whether a newer process has taken this member's place. Then `write` raises
-        MemberFencedError, and what is read is old."""
+        FencedError, and what is read is old."""
         return self._node.fenced
 
     @property

@@ -11,10 +11,11 @@ import hmac
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 from penstock.cluster.gossip.address import ADDRESS_BYTES_MAX, Address
-from penstock.cluster.gossip.state import Delta, Entry, Mark
+from penstock.cluster.gossip.state import MEMBERS_MAX, Delta, Entry, Mark
 from penstock.errors import ConfigurationError, RemoteProtocolError
 
 MAGIC: Final = b"PSGO"
@@ -188,13 +189,19 @@ def _read_address(reader: _Reader, length: int) -> str:
     if length > ADDRESS_BYTES_MAX:
         raise RemoteProtocolError(f"an address of {length} bytes cannot be")
     text = reader.text(length)
-    try:
-        good = not text or Address.parse(text).is_number
-    except ConfigurationError:
-        good = False
-    if not good:
+    if text and not _is_in_numbers(text):
         raise RemoteProtocolError(f"{text!r} is not an address in numbers")
     return text
+
+
+@lru_cache(MEMBERS_MAX)
+def _is_in_numbers(address: str) -> bool:
+    """Remembered, since every message has the same few, and to find out takes as long as all the
+    rest of it. They come from members: strangers' messages are not read so far."""
+    try:
+        return Address.parse(address).is_number
+    except ConfigurationError:
+        return False
 
 
 def _read_delta(reader: _Reader) -> Delta:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.transport.carriers.pipes import Pipe
+    from penstock.transport.connection import Cost
     from penstock.transport.frames import Frame
     from penstock.transport.outbox import Outbox
     from penstock.transport.stages import Piece
+    from penstock.transport.wire import Encoded
 
 CHUNK_BYTES: Final = 512 * 1024
 """Read at a time, as far as there is so much: many small frames by one call."""
@@ -36,29 +38,62 @@ GATHERED_BYTES: Final = 512 * 1024
 """Small frames that wait together are written together, up to about this much."""
 
 
-def write_frames(pipe: Pipe, outbox: Outbox, settle: Callable[[int, int, bool], bool]) -> None:
-    """Encodes and writes what is put into the outbox, until that is closed. `settle` is that of a
-    Connection."""
+Settle: TypeAlias = "Callable[[list[Cost], bool], int]"
+"""That of a Connection."""
+
+
+def write_frames(pipe: Pipe, outbox: Outbox, settle: Settle) -> None:
+    """Encodes and writes what is put into the outbox, until that is closed."""
     encoders = StageEncoders()
     while frames := outbox.take():
-        gathered: list[Piece] = []
-        gathered_bytes = 0
-        for outgoing in frames:
-            encoded = encode(outgoing.frame, encoders)
-            costs = outgoing.estimate_bytes, encoded.cost_bytes
-            if encoded.cost_bytes and not settle(*costs, False):
-                pipe.send(gathered)
-                gathered, gathered_bytes = [], 0
-                if not settle(*costs, True):
+        gathered = _Gathered()
+        for frame, estimate_bytes in frames:
+            gathered.add(encode(frame, encoders), estimate_bytes)
+            if gathered.size >= GATHERED_BYTES:
+                if not gathered.write(pipe, settle):
                     return
-            gathered += encoded.sealed()
-            gathered_bytes += encoded.size
-            if gathered_bytes >= GATHERED_BYTES:
-                pipe.send(gathered)
-                gathered, gathered_bytes = [], 0
-        if gathered:
-            pipe.send(gathered)
+                gathered = _Gathered()
+        if gathered.size and not gathered.write(pipe, settle):
+            return
     pipe.finish()
+
+
+class _Gathered:
+    """Encoded frames that are settled and written together: each step costs a change between the
+    threads of the caller and the writer."""
+
+    __slots__ = ("_begins", "_costs", "_pieces", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[Piece] = []
+        self._costs: list[Cost] = []
+        self._begins: list[int] = []
+        """Of each data frame: how many pieces are before it."""
+
+    def add(self, encoded: Encoded, estimate_bytes: int) -> None:
+        pieces, size, cost_bytes = encoded
+        if cost_bytes:
+            self._costs.append((estimate_bytes, cost_bytes))
+            self._begins.append(len(self._pieces))
+        self._pieces += pieces
+        self.size += size
+
+    def write(self, pipe: Pipe, settle: Settle) -> bool:
+        """False: the connection is gone."""
+        written = 0
+        settled = settle(self._costs, False)
+        while settled < len(self._costs):
+            # It has to wait for credit, which comes only for what has arrived.
+            begin = self._begins[settled]
+            pipe.send(self._pieces[written:begin])
+            written = begin
+            more = settle(self._costs[settled:], True)
+            if not more:
+                return False
+            settled += more
+        pipe.send(self._pieces[written:] if written else self._pieces)
+        return True
 
 
 def read_frames(pipe: Pipe, *, of_stranger: bool = False) -> Iterator[list[tuple[Frame, int]]]:
@@ -93,7 +128,7 @@ class _Reader:
             if frames:
                 yield frames
             if unfinished is not None and unfinished.frame_bytes > LARGE_BYTES:
-                yield [decode(unfinished, self._read_large(unfinished), self._decoders)]
+                yield [decode(unfinished.tag, self._read_large(unfinished), self._decoders)]
                 continue
             wanted = unfinished.frame_bytes if unfinished else HEADER.size
             self._make_room(wanted)
@@ -106,21 +141,22 @@ class _Reader:
 
     def _decode_into(self, frames: list[tuple[Frame, int]]) -> Header | None:
         """Decodes what is complete. Returns the header of what is not, if that is there."""
-        while self._end - self._begin >= HEADER.size:
+        view, filled = self._view, self._end
+        while filled - self._begin >= HEADER.size:
             begin = self._begin
-            head = decode_header(self._view[begin : begin + HEADER.size])
-            if self._of_stranger and head.tag != TAG_HELLO:
+            head = decode_header(view, begin)
+            tag, body_bytes, end, frame_bytes = head
+            if self._of_stranger and tag != TAG_HELLO:
                 raise RemoteProtocolError(
-                    f"a stream begins with Hello; this one began with a frame of kind {head.tag}"
+                    f"a stream begins with Hello; this one began with a frame of kind {tag}"
                 )
-            end = begin + head.frame_bytes
-            if self._end < end or head.frame_bytes > LARGE_BYTES:
+            if filled < begin + frame_bytes or frame_bytes > LARGE_BYTES:
                 return head
-            summed = self._view[begin + HEADER.size : begin + head.end]
-            check_trailer(self._view[begin + head.end : end], checksum(summed))
-            body = self._chunk.slice(begin + HEADER.size, head.body_bytes)
-            frames.append(decode(head, _own(body), self._decoders))
-            self._begin = end
+            body_begin, body_end = begin + HEADER.size, begin + end
+            check_trailer(view, body_end, checksum(view[body_begin:body_end]))
+            body = self._chunk.slice(body_begin, body_bytes)
+            frames.append(decode(tag, _own(body), self._decoders))
+            self._begin = begin + frame_bytes
             self._of_stranger = False
         return None
 
@@ -155,7 +191,7 @@ class _Reader:
             if count == 0:
                 raise _ended_within(filled, head.frame_bytes)
             filled += count
-        check_trailer(view[head.end : head.frame_bytes], digest.intdigest())
+        check_trailer(view, head.end, digest.intdigest())
         if filled > head.frame_bytes:
             self._restart(view[head.frame_bytes : filled])
         return buffer.slice(HEADER.size, head.body_bytes)

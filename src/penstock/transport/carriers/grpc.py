@@ -266,7 +266,7 @@ class _Served:
             self._reader.join(CLOSE_SECONDS_MAX)
 
     def _answers(self) -> Iterator[bytes]:
-        for message in messages(self._outbox, lambda *_: True):
+        for message in messages(self._outbox, lambda costs, _: len(costs)):
             with self._guard.writing():
                 yield message
 

@@ -13,6 +13,7 @@ from penstock.transport.stages import StageEncoders
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.transport.connection import Cost
     from penstock.transport.outbox import Outbox
     from penstock.transport.stages import Piece
 
@@ -26,7 +27,7 @@ PART_BYTES: Final = 1024 * 1024
 """Of a batch in parts. Neither end holds the interpreter's lock for long to copy so much."""
 
 
-def messages(outbox: Outbox, settle: Callable[[int, int, bool], bool]) -> Iterator[bytes]:
+def messages(outbox: Outbox, settle: Callable[[list[Cost], bool], int]) -> Iterator[bytes]:
     """Encodes what is put into the outbox, until that is closed. `settle` is that of a
     Connection."""
     encoders = StageEncoders()
@@ -41,11 +42,11 @@ def messages(outbox: Outbox, settle: Callable[[int, int, bool], bool]) -> Iterat
                 if envelope.frames and envelope.size + batch_bytes > GATHERED_BYTES:
                     yield envelope.seal()
                 check_batch_bytes(frame.stage, batch_bytes)
-                costs = estimate_bytes, batch_bytes + FRAME_COST_BYTES
-                if not settle(*costs, False):
+                costs = [(estimate_bytes, batch_bytes + FRAME_COST_BYTES)]
+                if not settle(costs, False):
                     if envelope.frames:
                         yield envelope.seal()
-                    if not settle(*costs, True):
+                    if not settle(costs, True):
                         return
                 if batch_bytes <= WHOLE_BYTES_MAX:
                     envelope.add_data(frame, pieces, batch_bytes)

@@ -76,7 +76,7 @@ class LocalLink:
     def offer(self, frame: Frame, estimate_bytes: int = 0) -> None:
         if self._over:
             return
-        if estimate_bytes and not self._connection.settle(estimate_bytes, estimate_bytes):
+        if estimate_bytes and not self._connection.settle([(estimate_bytes, estimate_bytes)]):
             return
         try:
             self.stream.accept(frame, estimate_bytes)

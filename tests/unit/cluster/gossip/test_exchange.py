@@ -12,11 +12,10 @@ from penstock.cluster.gossip.exchange import (
     DATAGRAM_ROUNDS_BYTES_MAX,
     KEYS_MAX,
     PUSHES_MAX,
-    MemberFencedError,
 )
 from penstock.cluster.gossip.messages import KEY_BYTES_MAX, U64_MAX, VALUE_BYTES_MAX, decode
 from penstock.cluster.gossip.timing import GossipTiming
-from penstock.errors import ConfigurationError, LocalProtocolError
+from penstock.errors import ConfigurationError, FencedError, LocalProtocolError
 from tests.unit.cluster.gossip.made_messages import KEY
 from tests.unit.cluster.gossip.made_network import Network, address_of
 
@@ -338,7 +337,7 @@ def test_the_older_of_two_processes_is_fenced() -> None:
     network.start(1, 2, address="10.9.9.9:1")
     network.run(3)
     assert older.fenced_by == 2
-    with pytest.raises(MemberFencedError, match="member 1 was started again elsewhere"):
+    with pytest.raises(FencedError, match="member 1 was started again elsewhere"):
         older.write("a", "1")
     assert older.slots.own.entries == {}
     assert not older.tick(network.now).sends

@@ -17,12 +17,11 @@ from penstock.cluster.gossip import (
     MEMBERSHIP_KEY,
     GossipKeyValue,
     GossipTiming,
-    MemberFencedError,
     MemberStatus,
 )
 from penstock.cluster.gossip.address import Address
 from penstock.cluster.gossip.messages import VALUE_BYTES_MAX, ClusterKey, encode
-from penstock.errors import ConfigurationError, LocalProtocolError
+from penstock.errors import ConfigurationError, FencedError, LocalProtocolError
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, eventually, open_sockets
 from tests.unit.cluster.gossip.made_messages import EXAMPLE
 
@@ -247,7 +246,7 @@ def test_the_older_of_two_processes_is_fenced_and_told(cluster: Cluster) -> None
         assert watch.wait(WAIT_SECONDS_MAX), "whoever waits looks again"
     assert older.fenced
     with pytest.raises(
-        MemberFencedError, match="member 1 was started again elsewhere: this process is fenced"
+        FencedError, match="member 1 was started again elsewhere: this process is fenced"
     ):
         older.write("a", "older")
     newer.write("a", "new")

@@ -1,0 +1,52 @@
+"""The kinds of fields in what this package writes as JSON. Each check returns what it was given, or
+raises a ValueError that shows it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+
+def fields_of(text: str | bytes) -> dict[str, Any]:
+    fields = json.loads(text)
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    return fields
+
+
+def number(value: object) -> int:
+    """Of a member, an epoch, a term: from 0 on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a number of this protocol")
+    return value
+
+
+def numbers(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is not a list")
+    return tuple(number(each) for each in value)
+
+
+def clock(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{value!r} is not a clock")
+
+
+def seconds(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number of seconds")
+    return float(value)
+
+
+def string(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value

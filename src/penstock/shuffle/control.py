@@ -1,0 +1,163 @@
+"""What the Session and the members tell each other, as batches of the shuffle transport.
+
+They go the same way as documents do: no second kind of connection, certificate or port. A message
+is a row: its kind, its fields as JSON, and a frontier where it has one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from penstock.errors import RemoteProtocolError
+from penstock.frontier import Frontier, ProducerFrontier, decode_chunks, encode_chunks
+from penstock.ids import Producer
+from penstock.shuffle.session.state import (
+    AllReadsStarted,
+    AskProgress,
+    ListingAdded,
+    ListingDone,
+    Progressed,
+    ReadEnded,
+    SliceOpened,
+    StartRead,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+STAGE: Final = "control"
+SESSION: Final = 0
+"""The Session's number among the members. It owns no vnode."""
+
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("kind", pa.string(), nullable=False),
+    pa.field("fields", pa.string(), nullable=False),
+    pa.field("frontier", pa.list_(pa.binary())),
+]
+SCHEMA: Final = pa.schema(_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConsumedThrough:
+    """To a member: the consumer is done with everything up to this epoch."""
+
+    epoch: int
+    frontier: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class RoomNeeded:
+    """From a member: its disk budget is used up. An epoch would let the consumer go on."""
+
+    member: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFailed:
+    """From a member: it cannot go on, and why."""
+
+    member: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """From a member, now and then: what it did so far, for whoever watches."""
+
+    member: int
+    figures: dict[str, float]
+
+
+ToMember: TypeAlias = StartRead | AllReadsStarted | AskProgress | ConsumedThrough
+FromMember: TypeAlias = (
+    SliceOpened
+    | ListingAdded
+    | ListingDone
+    | ReadEnded
+    | Progressed
+    | RoomNeeded
+    | MemberFailed
+    | MemberStatus
+)
+Message: TypeAlias = ToMember | FromMember
+
+_PLAIN: Final = {
+    kind.__name__: kind
+    for kind in (
+        AllReadsStarted,
+        AskProgress,
+        ListingAdded,
+        ListingDone,
+        MemberFailed,
+        MemberStatus,
+        ReadEnded,
+        RoomNeeded,
+        SliceOpened,
+    )
+}
+"""Messages whose fields are JSON as they are."""
+
+
+def encode_messages(messages: Iterable[Message]) -> pa.RecordBatch:
+    rows = [_encode(message) for message in messages]
+    columns: list[pa.Array[Any]] = [
+        pa.array([kind for kind, _, _ in rows], pa.string()),
+        pa.array([json.dumps(fields) for _, fields, _ in rows], pa.string()),
+        pa.array([chunks for _, _, chunks in rows], pa.list_(pa.binary())),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def decode_messages(batch: pa.RecordBatch) -> Iterator[Message]:
+    if batch.schema != SCHEMA:
+        raise RemoteProtocolError(f"control messages do not have the columns {batch.schema.names}")
+    for row in batch.to_pylist():
+        try:
+            yield _decode(row["kind"], json.loads(row["fields"]), row["frontier"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RemoteProtocolError(
+                f"a control message of kind {row['kind']!r} is not valid: {error!r}"
+            ) from error
+
+
+def _encode(message: Message) -> tuple[str, dict[str, Any], list[bytes] | None]:
+    kind = type(message).__name__
+    fields = {name: getattr(message, name) for name in message.__slots__}
+    chunks = None
+    match message:
+        case Progressed():
+            chunks = list(encode_chunks(fields.pop("delta")))
+        case ConsumedThrough():
+            chunks = list(encode_chunks(fields.pop("frontier")))
+        case StartRead():
+            fields["entries"] = [
+                [str(entry.producer), entry.last_commit, entry.hinted_commit, entry.offset]
+                for entry in message.entries
+            ]
+        case _:
+            pass
+    return kind, fields, chunks
+
+
+def _decode(kind: str, fields: dict[str, Any], chunks: list[bytes] | None) -> Message:
+    if kind in _PLAIN:
+        message: Message = _PLAIN[kind](**fields)
+        return message
+    if kind == "StartRead":
+        entries = tuple(
+            ProducerFrontier(Producer.from_hex(producer), *numbers)
+            for producer, *numbers in fields.pop("entries")
+        )
+        return StartRead(**fields, entries=entries)
+    if chunks is None:
+        raise ValueError("there is no such kind, or its frontier is missing")
+    frontier = decode_chunks(chunks)
+    if kind == "Progressed":
+        return Progressed(**fields, delta=frontier)
+    if kind == "ConsumedThrough":
+        return ConsumedThrough(**fields, frontier=frontier)
+    raise ValueError("there is no such kind")

@@ -1,0 +1,294 @@
+"""A member of a shuffle: a Slice for each lane, a Queue, and its part in the epochs.
+
+    epoch announced ──> capture: a barrier into every Slice; the Queue aligns those of all members
+                    ──> prepare: segments synced, snapshot written ──> acknowledged
+
+Whatever fails in a member ends it. What it held is in the last epoch: from there all go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.epoch.decisions import DecisionLog
+from penstock.epoch.member import EpochMember
+from penstock.errors import PenstockError
+from penstock.shuffle import control
+from penstock.shuffle.capture import Capture, MemberParticipant
+from penstock.shuffle.plan import make_plan
+from penstock.shuffle.queue.actor import QueueActor, Reclaim
+from penstock.shuffle.queue.budget import Budget
+from penstock.shuffle.queue.events import EpochGivenUp, QueueState
+from penstock.shuffle.queue.log import QueueLog
+from penstock.shuffle.queue.machine import QueueMachine
+from penstock.shuffle.queue.snapshot import decode_state, encode_state
+from penstock.shuffle.resume import SNAPSHOTS
+from penstock.shuffle.session.hint_index import HintIndex
+from penstock.shuffle.session.state import AllReadsStarted, AskProgress, StartRead
+from penstock.shuffle.slice import events as slice_events
+from penstock.shuffle.slice.actor import SliceActor
+from penstock.shuffle.slice.snapshots import SliceSnapshot
+from penstock.shuffle.slice.state import SliceState
+from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
+from penstock.transport import Origin, Receiver, Sender, VnodeData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from penstock.checkpoint import Barrier
+    from penstock.cluster.keyvalue import KeyValue
+    from penstock.journal.store import JournalStore
+    from penstock.routing import Assignment
+    from penstock.shuffle.control import FromMember, Message
+    from penstock.shuffle.feed import Feed
+    from penstock.snapshot import Snapshot
+    from penstock.storage import Storage
+    from penstock.transport.security import Security
+
+STATUS_SECONDS: Final = 0.25
+
+STREAM_BYTES: Final = 8 * 1024 * 1024
+"""What a Queue holds of each Slice's rows before they are written."""
+
+_LOG: Final = logging.getLogger("penstock.shuffle")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a user may want to change of a shuffle."""
+
+    carrier: str = "tcp"
+    disk_budget_bytes: int = 64 * 1024**3
+    read_ahead_bytes: int = 64 * 1024**2
+    aligned_seconds_max: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a session is: the same for all its members."""
+
+    feed: Feed
+    assignment: Assignment
+    epoch: int | None = None
+    """The committed one to go on from, with its queues. None: the queues are begun anew."""
+    recovering: bool = False
+    settings: Settings = field(default_factory=Settings)
+
+
+class Member:
+    """From `start` to `close`. `failed` is set when it cannot go on; `failure` says why."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        store: JournalStore,
+        security: Security,
+        keyvalue: KeyValue,
+        *,
+        place: Storage,
+        folder: Path,
+    ) -> None:
+        """`place` has the cluster's decisions and snapshots, `folder` this member's queue."""
+        self.member: Final = security.member
+        self.failed = threading.Event()
+        self.failure: BaseException | None = None
+        settings, assignment = setup.settings, setup.assignment
+        plan = make_plan(setup.feed, store)
+        members = assignment.members
+        lanes = range(len(plan.lanes))
+        snapshots = SnapshotStore(place.within(SNAPSHOTS), self.member)
+        snapshot = None if setup.epoch is None else snapshots.load(setup.epoch)
+        queue_state = None if snapshot is None else decode_state(snapshot.part("queue"))
+        self._log = QueueLog.open(
+            folder, 0 if queue_state is None else queue_state.lsn, discard=True
+        )
+        streams = {
+            Origin(member, lane): lane * len(members) + place
+            for lane in lanes
+            for place, member in enumerate(members)
+        }
+        self._receiver = Receiver(
+            security,
+            keyvalue,
+            carrier=settings.carrier,
+            inbound_bytes_max=STREAM_BYTES * (len(streams) + 1),
+            streams_max=len(streams) + 1,
+            held="parcels/",
+        )
+        self._senders = [
+            Sender(security, keyvalue, lane=lane, on_credit=self._waker(lane)) for lane in lanes
+        ]
+        self._queue = QueueActor(
+            QueueMachine(
+                [lane for lane in lanes for _ in members],
+                {binding.place: binding.delay for binding in plan.bindings},
+                Budget(settings.disk_budget_bytes, recovering=setup.recovering),
+                aligned_seconds_max=settings.aligned_seconds_max,
+                restored=queue_state,
+                epoch=-1 if setup.epoch is None else setup.epoch,
+            ),
+            self._log,
+            self._receiver,
+            streams,
+            hear=self._hear,
+            captured=self._queue_captured,
+            room_needed=lambda: self._tell(0, control.RoomNeeded(self.member)),
+            fail=self._fail,
+        )
+        hint_index = HintIndex(plan)
+        self._slices = [
+            SliceActor(
+                self.member,
+                lane,
+                SliceState(
+                    plan.of_lane(lane),
+                    assignment,
+                    hint_index,
+                    read_ahead_bytes=settings.read_ahead_bytes // len(plan.lanes),
+                    restored=_slice_snapshot(snapshot, lane),
+                ),
+                store,
+                self._senders[lane],
+                members=members,
+                listed=[
+                    binding
+                    for binding in plan.of_lane(lane)
+                    if members[binding.place % len(members)] == self.member
+                ],
+                tell=self._teller(lane),
+                captured=self._slice_captured,
+                fail=self._fail,
+            )
+            for lane in lanes
+        ]
+        self._lsns: dict[int, int] = {}
+        """Of epochs that the consumer may not be done with."""
+        if setup.epoch is not None and queue_state is not None:
+            self._lsns[setup.epoch] = queue_state.lsn
+        self._capture = Capture(len(self._slices))
+        self._participant = MemberParticipant(
+            SnapshotParticipant(snapshots, self._captured), self._give_up, self._log
+        )
+        self._epochs = EpochMember(keyvalue, DecisionLog(place), [self._participant])
+        self._closing = threading.Event()
+        self._status = threading.Thread(target=self._tell_status, name="penstock member status")
+
+    def start(self) -> Member:
+        self._epochs.start()
+        self._queue.start()
+        for each in self._slices:
+            each.start()
+        self._status.start()
+        return self
+
+    def close(self) -> None:
+        self._closing.set()
+        self._capture.give_up_all()
+        self._epochs.close()
+        for each in self._slices:
+            each.close()
+        for sender in self._senders:
+            sender.close()
+        self._queue.close()
+        self._receiver.close()
+        self._log.close()
+        if self._status.is_alive():
+            self._status.join()
+
+    # What the Session says, and what it is told
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case StartRead():
+                self._slices[message.lane].post(
+                    slice_events.ReadStarted(
+                        message.read, message.binding, message.journal, message.entries
+                    )
+                )
+            case AllReadsStarted():
+                self._slices[message.lane].post(slice_events.AllReadsStarted())
+            case AskProgress():
+                self._slices[message.lane].post(slice_events.ProgressAsked())
+            case control.ConsumedThrough(epoch=epoch, frontier=frontier):
+                lsn = self._lsns.get(epoch)
+                if lsn is not None:  # else it is older than this process: a later one will do
+                    self._lsns = {one: at for one, at in self._lsns.items() if one >= epoch}
+                    self._queue.post(Reclaim(frontier, lsn))
+            case other:
+                raise PenstockError(f"a member is not told {other}")
+
+    def _teller(self, lane: int) -> Callable[[FromMember], None]:
+        return lambda message: self._tell(lane, message)
+
+    def _tell(self, lane: int, message: FromMember) -> None:
+        batch = control.encode_messages([message])
+        self._senders[lane].send(control.SESSION, VnodeData(control.STAGE, 0, batch))
+
+    def _waker(self, lane: int) -> Callable[[int], None]:
+        return lambda _: self._slices[lane].wake()
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed.is_set() or self._closing.is_set():
+            return
+        self.failure = error
+        self.failed.set()
+        _LOG.error("member %d cannot go on: %s", self.member, error)
+        try:
+            reason = f"{type(error).__name__}: {error}"
+            self._tell(0, control.MemberFailed(self.member, reason))
+        except PenstockError:
+            _LOG.exception("member %d could not tell the Session", self.member)
+
+    def _tell_status(self) -> None:
+        while not self._closing.wait(STATUS_SECONDS) and not self.failed.is_set():
+            try:
+                self._epochs.check()
+                self._tell(0, control.MemberStatus(self.member, dict(self._figures())))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it cannot go on
+                self._fail(error)
+
+    def _figures(self) -> Iterator[tuple[str, float]]:
+        queue = self._queue.figures()
+        yield "rows", queue.rows
+        yield "blocks", queue.blocks
+        yield "size_bytes", queue.size_bytes
+        yield "waiting_rows", queue.waiting_rows
+        yield "overdrawn", queue.is_overdrawn
+        for each in self._slices:
+            for name, value in each.figures().items():
+                yield f"{name}.{each.lane}", value
+
+    # Epochs
+
+    def _captured(self, barrier: Barrier) -> Captured:
+        """Waits until the barrier has gone through all Slices and come from all members."""
+        self._capture.begin(barrier.epoch)
+        for each in self._slices:
+            each.inject(barrier)
+        slices, queue = self._capture.wait(barrier.epoch)
+        parts = {f"slice-{lane}": snapshot.encode() for lane, snapshot in slices.items()}
+        self._lsns = {**self._lsns, barrier.epoch: queue.lsn}
+        watermark = min(snapshot.promised for snapshot in slices.values())
+        return Captured(
+            {"queue": encode_state(queue), **parts}, {"lsn": queue.lsn}, watermark or None
+        )
+
+    def _slice_captured(self, lane: int, barrier: Barrier, snapshot: SliceSnapshot) -> None:
+        self._capture.slice(barrier.epoch, lane, snapshot)
+
+    def _queue_captured(self, epoch: int, state: QueueState | str) -> None:
+        self._capture.queue(epoch, state)
+
+    def _give_up(self, epoch: int) -> None:
+        self._capture.give_up(epoch)
+        self._queue.post(EpochGivenUp(epoch))
+
+
+def _slice_snapshot(snapshot: Snapshot | None, lane: int) -> SliceSnapshot | None:
+    if snapshot is None:
+        return None
+    return SliceSnapshot.decode(snapshot.part(f"slice-{lane}"))

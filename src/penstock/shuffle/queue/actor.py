@@ -1,0 +1,291 @@
+"""The Queue's loop: takes frames from the receiver, lets its machine decide, and writes.
+
+One thread decides and writes; another syncs, so that rows go on being merged meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
+
+from penstock.errors import PeerUnavailableError, RemoteProtocolError
+from penstock.shuffle import control
+from penstock.shuffle.parcels import READS_SCHEMA, READS_STAGE, Stage
+from penstock.shuffle.queue.compress import compress
+from penstock.shuffle.queue.events import (
+    Answer,
+    Arrived,
+    BarrierCame,
+    Captured,
+    Consumed,
+    EpochGivenUp,
+    FlushAsked,
+    GiveBack,
+    NotCaptured,
+    Part,
+    QueueEffect,
+    QueueEvent,
+    QueueState,
+    ReadNames,
+    StreamEnded,
+    Sync,
+    Synced,
+    TimeIs,
+    Write,
+    Wrote,
+)
+from penstock.shuffle.queue.reclaim import reclaim
+from penstock.transport import Barrier, Close, Flush, Flushed, Mark, VnodeData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from penstock.frontier import Frontier
+    from penstock.shuffle.control import Message
+    from penstock.shuffle.queue.log import QueueLog
+    from penstock.shuffle.queue.machine import QueueMachine
+    from penstock.shuffle.queue.merge import Taken
+    from penstock.transport import Origin, Received, Receiver
+
+WAKE_SECONDS: Final = 0.5
+COMPRESS_AFTER_SECONDS: Final = 30.0
+"""A segment that is still there then stays for long: it is worth the work."""
+
+_LOG: Final = logging.getLogger("penstock.shuffle")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reclaim:
+    """The consumer is done with an epoch: its frontier, and where the queue was in it."""
+
+    frontier: Frontier
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a Queue did so far."""
+
+    rows: int
+    blocks: int
+    size_bytes: int
+    waiting_rows: int
+    is_overdrawn: bool
+
+
+_Posted: TypeAlias = Reclaim | EpochGivenUp | Synced
+
+
+class QueueActor:
+    """From `start` to `close`. `hear` gets what the Session says, `captured` the state at each
+    barrier (or why there is none), `fail` what ends it."""
+
+    def __init__(
+        self,
+        machine: QueueMachine,
+        log: QueueLog,
+        receiver: Receiver,
+        streams: Mapping[Origin, int],
+        *,
+        hear: Callable[[Message], None],
+        captured: Callable[[int, QueueState | str], None],
+        room_needed: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._machine = machine
+        self._log = log
+        self._receiver = receiver
+        self._streams = streams
+        self._origins = {stream: origin for origin, stream in streams.items()}
+        self._hear = hear
+        self._captured = captured
+        self._room_needed = room_needed
+        self._fail = fail
+        self._posted: queue.SimpleQueue[_Posted] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._syncs = ThreadPoolExecutor(1, "penstock queue syncs")
+        self._thread = threading.Thread(target=self._run, name="penstock queue")
+        self._needed_room = False
+        self._overdrawn = False
+        self._rows = self._blocks = 0
+        self._next_look = time.monotonic() + COMPRESS_AFTER_SECONDS
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, event: _Posted) -> None:
+        """From any thread."""
+        self._posted.put(event)
+        self._receiver.interrupt()
+
+    def figures(self) -> Figures:
+        return Figures(
+            self._rows,
+            self._blocks,
+            self._log.size_bytes,
+            self._machine.waiting_rows,
+            self._overdrawn,
+        )
+
+    def close(self) -> None:
+        self._closing.set()
+        self._receiver.interrupt()
+        self._thread.join()
+        self._syncs.shutdown(wait=True)
+
+    def _run(self) -> None:
+        try:
+            self._handle(TimeIs())
+            while not self._closing.is_set():
+                self._step()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the member cannot go on
+            self._fail(error)
+
+    def _step(self) -> None:
+        first = self._receiver.receive(self._pause())
+        for received in () if first is None else (first, *self._receiver.drain()):
+            self._take(received)
+        while not self._posted.empty():
+            self._take_posted(self._posted.get())
+        deadline = self._machine.deadline_seconds
+        if deadline is not None and time.monotonic() >= deadline:
+            self._handle(TimeIs())
+        if self._machine.needs_room != self._needed_room:
+            self._needed_room = self._machine.needs_room
+            if self._needed_room:
+                self._room_needed()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + COMPRESS_AFTER_SECONDS
+            self._syncs.submit(self._guarded, self._compress)
+
+    def _pause(self) -> float:
+        deadline = self._machine.deadline_seconds
+        if deadline is None:
+            return WAKE_SECONDS
+        return min(WAKE_SECONDS, max(0.0, deadline - time.monotonic()))
+
+    # What comes
+
+    def _take(self, received: Received) -> None:
+        origin, frame = received.origin, received.frame
+        if origin.member == control.SESSION:
+            self._take_control(received)
+            return
+        stream = self._streams.get(origin)
+        if stream is None:
+            raise RemoteProtocolError(f"{origin} has no stream to this queue")
+        match frame:
+            case VnodeData(stage=stage, batch=batch) if stage == READS_STAGE:
+                self._handle(Arrived(stream, ReadNames(_names_in(batch))))
+            case VnodeData(stage=stage, batch=batch):
+                part = Part(Stage.parse(stage), batch, received.charged_bytes, ticket=received)
+                self._handle(Arrived(stream, part))
+            case Mark():
+                self._handle(Arrived(stream, frame))
+            case Flush(cycle=cycle):
+                self._handle(Arrived(stream, FlushAsked(cycle)))
+            case Barrier():
+                self._handle(BarrierCame(stream, frame))
+            case Close(reason=reason, fault=fault):
+                if fault:
+                    raise PeerUnavailableError(f"the stream of {origin} is lost: {reason}")
+                self._handle(StreamEnded(stream))
+            case _:
+                assert_never(frame)
+
+    def _take_control(self, received: Received) -> None:
+        match received.frame:
+            case VnodeData(stage=control.STAGE, batch=batch):
+                for message in control.decode_messages(batch):
+                    self._hear(message)
+            case Close(reason=reason):
+                raise PeerUnavailableError(f"the Session is gone: {reason}")
+            case other:
+                raise RemoteProtocolError(f"the Session sent {other}")
+
+    def _take_posted(self, event: _Posted) -> None:
+        match event:
+            case Reclaim():
+                reclaimed = reclaim(self._log, event.frontier, event.lsn)
+                if reclaimed.freed_bytes:
+                    _LOG.info("%d bytes of the queue were freed", reclaimed.freed_bytes)
+                self._handle(Consumed(event.lsn, self._log.size_bytes, self._log.last_lsn))
+            case EpochGivenUp() | Synced():
+                self._handle(event)
+            case _:
+                assert_never(event)
+
+    # What follows
+
+    def _handle(self, event: QueueEvent) -> None:
+        effects: deque[QueueEffect] = deque(self._machine.handle(event, time.monotonic()))
+        while effects:
+            effect = effects.popleft()
+            match effect:
+                case Write():
+                    effects += self._machine.handle(self._write(effect), time.monotonic())
+                case Sync():
+                    self._syncs.submit(self._guarded, self._sync)
+                case Answer(stream=stream, cycle=cycle, lsn=lsn):
+                    self._receiver.reply(self._origins[stream], Flushed(cycle, lsn))
+                case GiveBack(parts=parts):
+                    self._receiver.release([_ticket(part) for part in parts if part.ticket])
+                case Captured(barrier=barrier, state=state):
+                    self._captured(barrier.epoch, state)
+                case NotCaptured(epoch=epoch, reason=reason):
+                    self._captured(epoch, reason)
+                case _:
+                    assert_never(effect)
+
+    def _write(self, write: Write) -> Wrote:
+        if write.overdraws != self._overdrawn:
+            self._overdrawn = write.overdraws
+            if write.overdraws:
+                _LOG.warning(
+                    "the queue goes over its disk budget (%d bytes are used): the consumer is done "
+                    "with everything it may see, and open transactions hold the rest",
+                    self._log.size_bytes,
+                )
+        parcels = [(taken.part.stage, _rows_of(taken)) for taken in write.merged.parts]
+        lsn = self._log.append(parcels, write.merged.order, self._machine.names)
+        self._rows += write.merged.rows
+        self._blocks += 1
+        return Wrote(lsn, self._log.size_bytes)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the member cannot go on
+            self._fail(error)
+
+    def _sync(self) -> None:
+        self.post(Synced(self._log.sync()))
+
+    def _compress(self) -> None:
+        compress(self._log, time.time(), COMPRESS_AFTER_SECONDS)
+
+
+def _rows_of(taken: Taken[Part]) -> pa.RecordBatch:
+    batch = taken.part.batch
+    if taken.begin == 0 and taken.end == batch.num_rows:
+        return batch
+    return batch.slice(taken.begin, taken.end - taken.begin)
+
+
+def _ticket(part: Part) -> Any:
+    return part.ticket
+
+
+def _names_in(batch: pa.RecordBatch) -> dict[int, tuple[int, str]]:
+    if batch.schema != READS_SCHEMA:
+        raise RemoteProtocolError(f"reads are not told with the columns {batch.schema.names}")
+    columns: Sequence[Any] = [column.to_pylist() for column in batch.columns]
+    return {read: (binding, journal) for read, binding, journal in zip(*columns, strict=True)}

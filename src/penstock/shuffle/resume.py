@@ -1,0 +1,128 @@
+"""Where a session goes on from: the newest committed epoch, or what the consumer is done with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from penstock.epoch.decisions import DecisionLog, Verdict
+from penstock.errors import CorruptStorageError
+from penstock.frontier import (
+    Frontier,
+    decode_chunks,
+    encode_chunks,
+    project_commits_to_hints,
+    reduce,
+)
+from penstock.shuffle.control import SESSION
+from penstock.snapshot import Captured, SnapshotStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.storage import Storage
+
+SNAPSHOTS: Final = "snapshots"
+"""Where in the cluster's place the members' snapshots are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Epoch:
+    """A committed epoch, as a consumer knows it."""
+
+    number: int
+    frontier: Frontier
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionRecord:
+    """The Session's own part of a snapshot."""
+
+    frontier: Frontier = field(default_factory=Frontier.of)
+    """Up to where everything is complete."""
+    consumed: Epoch = field(default_factory=lambda: Epoch(0, Frontier.of()))
+    """The epoch that the consumer is done with."""
+    next_read: int = 0
+    """Numbers of reads are never used again: rows that wait in a queue have them."""
+
+    def captured(self) -> Captured:
+        return Captured(
+            {
+                "frontier": _pieces(self.frontier),
+                "consumed": _pieces(self.consumed.frontier),
+            },
+            {"consumed": self.consumed.number, "next_read": self.next_read},
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resume:
+    """Where a session begins."""
+
+    epoch: int | None
+    """Whose queues are used. None: there are none, or they are lost."""
+    record: SessionRecord
+    newest: Epoch
+    """The newest committed epoch: what the consumer may be told of."""
+
+    @property
+    def frontier(self) -> Frontier:
+        """Of the checkpoint. If queues are lost, what the consumer is done with, and the commits of
+        the newest epoch as hints: they are read again, and nothing else is until then."""
+        if self.epoch is not None or not self.newest.number:
+            return self.record.frontier
+        hints = project_commits_to_hints(self.newest.frontier)
+        return reduce(self.record.consumed.frontier, hints)
+
+    @property
+    def recovering(self) -> bool:
+        return bool(self.frontier.unresolved_hints)
+
+
+def find_resume(place: Storage, *, queues_lost: bool = False) -> Resume:
+    """Looks the newest committed epoch up."""
+    commits = [
+        decision.epoch
+        for decision in DecisionLog(place).decisions()
+        if decision.verdict is Verdict.COMMIT
+    ]
+    if not commits:
+        record = SessionRecord()
+        return Resume(None, record, Epoch(0, record.frontier))
+    newest = commits[-1]
+    record = load_record(place, newest)
+    epoch = None if queues_lost else newest
+    return Resume(epoch, record, Epoch(newest, record.frontier))
+
+
+def load_record(place: Storage, epoch: int) -> SessionRecord:
+    """The Session's part of an epoch."""
+    snapshot = SnapshotStore(place.within(SNAPSHOTS), SESSION).load(epoch)
+    attributes = cast("dict[str, Any]", snapshot.attributes)
+    try:
+        consumed = Epoch(attributes["consumed"], _frontier(snapshot.part("consumed")))
+        return SessionRecord(
+            _frontier(snapshot.part("frontier")), consumed, attributes["next_read"]
+        )
+    except KeyError as error:
+        raise CorruptStorageError(
+            f"the Session's snapshot of epoch {epoch} has no {error}: it is of another release"
+        ) from error
+
+
+def _pieces(frontier: Frontier) -> list[bytes]:
+    """The chunks, each behind its length."""
+    return [
+        piece
+        for chunk in encode_chunks(frontier)
+        for piece in (len(chunk).to_bytes(4, "little"), chunk)
+    ]
+
+
+def _frontier(data: pa.Buffer) -> Frontier:
+    chunks, position = [], 0
+    while position < data.size:
+        size = int.from_bytes(data.slice(position, 4).to_pybytes(), "little")
+        chunks.append(data.slice(position + 4, size).to_pybytes())
+        position += 4 + size
+    return decode_chunks(chunks)

@@ -1,0 +1,338 @@
+"""The Session's loop: hears the Slices, says who reads what, and leads the epochs.
+
+Two threads: one hears and answers, the other begins an epoch whenever there is something new.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, Final, assert_never
+
+from penstock.checkpoint import Flags
+from penstock.epoch.coordinator import Coordinator
+from penstock.epoch.decisions import DecisionLog, Verdict
+from penstock.epoch.member import EpochMember
+from penstock.errors import LocalProtocolError, PeerUnavailableError, PenstockError
+from penstock.shuffle import control
+from penstock.shuffle.plan import make_plan
+from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord
+from penstock.shuffle.session.state import (
+    AllReadsStarted,
+    AskProgress,
+    CheckpointReady,
+    ListingAdded,
+    ListingDone,
+    Progressed,
+    ReadEnded,
+    SessionState,
+    SliceOpened,
+    StartRead,
+)
+from penstock.shuffle.session.topology import Topology
+from penstock.snapshot import SnapshotParticipant, SnapshotStore
+from penstock.transport import Close, Receiver, Sender, VnodeData
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.checkpoint import Barrier
+    from penstock.cluster.keyvalue import KeyValue
+    from penstock.frontier import Frontier
+    from penstock.journal.store import JournalStore
+    from penstock.shuffle.member import Setup
+    from penstock.shuffle.resume import Resume
+    from penstock.shuffle.session.state import SessionEffect, SessionEvent
+    from penstock.snapshot import Captured
+    from penstock.storage import Storage
+    from penstock.transport import Received
+    from penstock.transport.security import Security
+
+EPOCH_SECONDS: Final = 1.0
+EPOCHS_REMEMBERED_MAX: Final = 1024
+"""Frontiers of epochs that the consumer is not done with. It should not lag by more."""
+SNAPSHOTS_KEPT: Final = 64
+WAKE_SECONDS: Final = 0.5
+
+_LOG: Final = logging.getLogger("penstock.shuffle")
+
+
+class MemberLostError(PenstockError):
+    """A member of the shuffle failed, or its stream is gone. All of them begin anew at the newest
+    epoch."""
+
+
+class Session:
+    """From `start` to `close`. `failed` is set when the shuffle cannot go on; `failure` says why."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        store: JournalStore,
+        security: Security,
+        keyvalue: KeyValue,
+        *,
+        place: Storage,
+        resume: Resume,
+        epoch_seconds: float = EPOCH_SECONDS,
+    ) -> None:
+        self.failed = threading.Event()
+        self.failure: BaseException | None = None
+        self.statuses: dict[int, Mapping[str, float]] = {}
+        """What each member did so far."""
+        self._epoch_seconds = epoch_seconds
+        plan = make_plan(setup.feed, store)
+        collections = {
+            binding.collection: store.collection(binding.collection) for binding in plan.bindings
+        }
+        topology = Topology(plan, collections, setup.assignment)
+        members = setup.assignment.members
+        self._members = members
+        self._lock = threading.RLock()
+        """Over the state, which both threads use."""
+        self._state = SessionState(
+            plan,
+            topology,
+            resume.frontier,
+            time.monotonic(),
+            first_read=resume.record.next_read,
+        )
+        self._record = SessionRecord(
+            resume.record.frontier, resume.record.consumed, resume.record.next_read
+        )
+        """What the next epoch captures."""
+        self._epochs: deque[Epoch] = deque([resume.newest], maxlen=EPOCHS_REMEMBERED_MAX)
+        self._changed = threading.Condition(self._lock)
+        self._wants_epoch = False
+        self._closing = threading.Event()
+        self._receiver = Receiver(
+            security,
+            keyvalue,
+            carrier=setup.settings.carrier,
+            streams_max=len(members) * len(plan.lanes),
+        )
+        self._sender = Sender(security, keyvalue)
+        snapshots = SnapshotStore(place.within(SNAPSHOTS), control.SESSION)
+        self._participant = SnapshotParticipant(snapshots, self._captured, keep=SNAPSHOTS_KEPT)
+        self._epoch_member = EpochMember(keyvalue, DecisionLog(place), [self._participant])
+        self._coordinator = Coordinator(keyvalue, place, (control.SESSION, *members))
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), name=f"penstock session {name}")
+            for work, name in ((self._hear, "hears"), (self._lead, "leads"))
+        ]
+
+    @property
+    def newest(self) -> Epoch:
+        """The newest committed epoch."""
+        with self._lock:
+            return self._epochs[-1]
+
+    @property
+    def recovering(self) -> bool:
+        """Whether this session only fetches what was lost. It is over with its first epoch."""
+        return self._state.recovery
+
+    def start(self) -> Session:
+        self._epoch_member.start()
+        self._coordinator.start()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def wait_epoch(self, after: int, timeout_seconds: float | None = None) -> Epoch | None:
+        """The newest epoch, once it is above this one. None after the timeout."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._epochs[-1].number > after or self.failed.is_set(), timeout_seconds
+            )
+            self.check()
+            return self._epochs[-1] if self._epochs[-1].number > after else None
+
+    def consumed(self, epoch: int) -> None:
+        """By the consumer: it is done with everything up to this epoch."""
+        with self._lock:
+            found = next((one for one in self._epochs if one.number == epoch), None)
+            if found is None:
+                raise LocalProtocolError(
+                    f"epoch {epoch} is none that the consumer was told of lately: "
+                    f"{[one.number for one in self._epochs][-5:]}"
+                )
+            while self._epochs[0].number < epoch:
+                self._epochs.popleft()
+            self._record = SessionRecord(self._record.frontier, found, self._record.next_read)
+        for member in self._members:
+            self._say(member, control.ConsumedThrough(epoch, found.frontier))
+
+    def begin_epoch(self) -> None:
+        """Asks for an epoch soon, whether there is something new or not."""
+        with self._changed:
+            self._wants_epoch = True
+            self._changed.notify_all()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Everything that was in the journals a moment ago is in a committed epoch."""
+        with self._lock:
+            return (
+                not self._state.unlisted
+                and not self._state.has_ready
+                and len(self.statuses) == len(self._members)
+                and all(
+                    value
+                    for figures in self.statuses.values()
+                    for name, value in figures.items()
+                    if name.startswith("settled.")
+                )
+                and self._epochs[-1].frontier == self._state.frontier
+            )
+
+    def check(self) -> None:
+        """Raises what ended the shuffle, if something did."""
+        if self.failure is not None:
+            raise MemberLostError(str(self.failure)) from self.failure
+
+    def close(self) -> None:
+        self._closing.set()
+        self._receiver.interrupt()
+        with self._changed:
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        self._coordinator.close()
+        self._epoch_member.close()
+        self._sender.close()
+        self._receiver.close()
+
+    def _guarded(self, work: object) -> None:
+        try:
+            work()  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the shuffle cannot go on
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self._closing.is_set() or self.failed.is_set():
+                return
+            self.failure = error
+            self.failed.set()
+            self._changed.notify_all()
+        _LOG.error("the shuffle cannot go on: %s", error)
+
+    # Hearing
+
+    def _hear(self) -> None:
+        while not self._closing.is_set():
+            first = self._receiver.receive(WAKE_SECONDS)
+            for received in () if first is None else (first, *self._receiver.drain()):
+                self._take(received)
+            for loss in self._sender.losses():
+                raise PeerUnavailableError(
+                    f"the stream to member {loss.member} is lost: {loss.reason}"
+                )
+            self._coordinator.check()
+            self._epoch_member.check()
+
+    def _take(self, received: Received) -> None:
+        match received.frame:
+            case VnodeData(stage=control.STAGE, batch=batch):
+                for message in control.decode_messages(batch):
+                    self._take_message(message)
+            case Close(reason=reason):
+                raise PeerUnavailableError(f"{received.origin} is gone: {reason}")
+            case other:
+                raise PenstockError(f"{received.origin} sent {other} to the Session")
+
+    def _take_message(self, message: control.Message) -> None:
+        match message:
+            case SliceOpened() | ListingAdded() | ListingDone() | ReadEnded() | Progressed():
+                self._handle(message)
+            case control.MemberStatus(member=member, figures=figures):
+                with self._changed:
+                    self.statuses[member] = figures
+                    self._changed.notify_all()
+            case control.RoomNeeded(member=member):
+                _LOG.info("member %d needs room on its disk", member)
+                self.begin_epoch()
+            case control.MemberFailed(member=member, reason=reason):
+                raise MemberLostError(f"member {member} failed: {reason}")
+            case other:
+                raise PenstockError(f"the Session is not told {other}")
+
+    def _handle(self, event: SessionEvent) -> None:
+        with self._lock:
+            effects = self._state.on_event(event, time.monotonic())
+        for effect in effects:
+            self._obey(effect)
+
+    def _obey(self, effect: SessionEffect) -> None:
+        match effect:
+            case StartRead() | AllReadsStarted() | AskProgress():
+                self._say(effect.member, effect)
+            case CheckpointReady():
+                with self._changed:
+                    self._changed.notify_all()
+            case _:
+                assert_never(effect)
+
+    def _say(self, member: int, message: control.Message) -> None:
+        batch = control.encode_messages([message])
+        self._sender.send(member, VnodeData(control.STAGE, 0, batch))
+
+    # Leading
+
+    def _lead(self) -> None:
+        while not self._closing.is_set():
+            begun = time.monotonic()
+            if self._wait_for_news():
+                self._lead_epoch()
+            self._closing.wait(max(0.0, begun + self._epoch_seconds - time.monotonic()))
+
+    def _wait_for_news(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closing.is_set() or self._state.has_ready or self._wants_epoch,
+                WAKE_SECONDS,
+            )
+            if self._closing.is_set() or not (self._state.has_ready or self._wants_epoch):
+                return False
+            # Fixed before the epoch is announced: all of it is in the queues then.
+            self._wants_epoch = False
+            self._state.take()
+            self._record = SessionRecord(
+                self._state.frontier, self._record.consumed, self._state.next_read
+            )
+            return True
+
+    def _lead_epoch(self, flags: Flags | None = None) -> None:
+        record = self._record
+        future = self._coordinator.begin(int(flags or 0))
+        while not self._closing.is_set():
+            try:
+                concluded = future.result(WAKE_SECONDS)
+                break
+            except FutureTimeoutError:
+                continue
+        else:
+            return
+        decision = concluded.decision
+        if decision.verdict is not Verdict.COMMIT:
+            _LOG.warning("epoch %d was aborted: %s", decision.epoch, decision.reason)
+            self.begin_epoch()
+            return
+        with self._changed:
+            self._epochs.append(Epoch(decision.epoch, record.frontier))
+            self._changed.notify_all()
+
+    def _captured(self, _: Barrier) -> Captured:
+        with self._lock:
+            return self._record.captured()
+
+    @property
+    def frontier(self) -> Frontier:
+        """Up to where everything is complete, committed or not."""
+        with self._lock:
+            return self._state.frontier

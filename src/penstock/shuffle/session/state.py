@@ -1,0 +1,287 @@
+"""The Session as a state machine: event in, effects out.
+
+Slices list journals, and the Session says who reads them and from where. When every binding was
+listed once, it tells all Slices that no more first reads will come. From each Slice it asks for
+progress, one request at a time, and gives it to the checkpoints; what is taken from those is added
+to the frontier, up to which everything is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from penstock.errors import RemoteProtocolError
+from penstock.frontier import Frontier, ProducerFrontier, clear_discharged_hints, reduce
+from penstock.shuffle.session.checkpoints import Checkpoints
+from penstock.shuffle.session.hint_index import HintIndex
+
+if TYPE_CHECKING:
+    from penstock.shuffle.plan import Plan
+    from penstock.shuffle.session.ledger import ReadKey
+    from penstock.shuffle.session.pipeline import Waiting
+    from penstock.shuffle.session.topology import Topology
+
+READS_MAX: Final = 2**32
+"""A read's number stands in every row, as 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceOpened:
+    """Event: a Slice is there, and hears what the Session says from now on."""
+
+    member: int
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListingAdded:
+    """Event: a Slice found a journal of a binding that it lists."""
+
+    member: int
+    lane: int
+    binding: int
+    journal: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListingDone:
+    """Event: a Slice has told all journals that there were when it first listed a binding."""
+
+    member: int
+    lane: int
+    binding: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnded:
+    """Event: a Slice has given a read up, because its journal is gone."""
+
+    member: int
+    lane: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Event: the answer to AskProgress."""
+
+    member: int
+    lane: int
+    delta: Frontier
+
+
+SessionEvent: TypeAlias = SliceOpened | ListingAdded | ListingDone | ReadEnded | Progressed
+
+
+@dataclass(frozen=True, slots=True)
+class StartRead:
+    """Effect: tell this Slice to read a journal from where the entries say."""
+
+    member: int
+    lane: int
+    read: int
+    binding: int
+    journal: str
+    entries: tuple[ProducerFrontier, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllReadsStarted:
+    """Effect: tell this Slice that all first reads were started. It goes behind those."""
+
+    member: int
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskProgress:
+    """Effect: ask this Slice to tell its progress as soon as there is some. One request is open at
+    any time: the next comes with the answer."""
+
+    member: int
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReady:
+    """Effect: `take` would give something, and would not have before."""
+
+
+SessionEffect: TypeAlias = StartRead | AllReadsStarted | AskProgress | CheckpointReady
+
+SliceKey: TypeAlias = tuple[int, int]
+"""Member and lane."""
+
+
+class SessionState:
+    def __init__(self, plan: Plan, topology: Topology, resume: Frontier, now: float) -> None:
+        self.frontier: Frontier = resume
+        """Up to where everything is complete: the start, and all that was taken since."""
+        self._plan = plan
+        self._topology = topology
+        self._hint_index = HintIndex(plan)
+        self._checkpoints = Checkpoints(plan.cohorts, resume, now)
+        self._resume = resume
+        self._started: set[ReadKey] = set()
+        """What was taken out of the resume frontier."""
+        self._running: dict[ReadKey, int] = {}
+        self._reads: list[tuple[SliceKey, ReadKey]] = []
+        """By number, who reads what."""
+        self._unlisted = {binding.place for binding in plan.bindings}
+        self._slices = {
+            (member, lane) for lane in range(len(plan.lanes)) for member in topology.members
+        }
+        self._opened: set[SliceKey] = set()
+        self._unsent: dict[SliceKey, list[SessionEffect]] = {key: [] for key in self._slices}
+        """What a Slice is told as soon as it opens."""
+
+    @property
+    def recovery(self) -> bool:
+        """Whether this session only fetches what was lost. One checkpoint comes of it."""
+        return self._checkpoints.recovery
+
+    @property
+    def waiting(self) -> tuple[Waiting, ...]:
+        """Which cohorts are held up, by what, and since when."""
+        return self._checkpoints.waiting
+
+    @property
+    def unlisted(self) -> tuple[int, ...]:
+        """The bindings whose first listing is not done."""
+        return tuple(sorted(self._unlisted))
+
+    def take(self) -> Frontier | None:
+        """The next checkpoint: what is complete, and was not taken before. From here on it is in
+        the frontier too."""
+        taken = self._checkpoints.take()
+        if taken is not None:
+            # Hints that are left were found to be moot: nobody will answer them.
+            self.frontier = clear_discharged_hints(reduce(self.frontier, taken))
+        return taken
+
+    def on_event(self, event: SessionEvent, now: float) -> list[SessionEffect]:
+        member, lane = self._checked_slice(event)
+        match event:
+            case SliceOpened():
+                return self._open((member, lane))
+            case ListingAdded():
+                return self._start_read(event)
+            case ListingDone():
+                return self._listed(event)
+            case ReadEnded():
+                self._end_read(event)
+                return []
+            case Progressed():
+                return self._progress(event, now)
+            case _ as never:
+                assert_never(never)
+
+    def _open(self, key: SliceKey) -> list[SessionEffect]:
+        self._opened.add(key)
+        return [*self._unsent.pop(key), AskProgress(*key)]
+
+    def _start_read(self, event: ListingAdded) -> list[SessionEffect]:
+        self._check_lister(event)
+        read_key = (event.journal, event.binding)
+        if not self._hint_index.reads(*read_key):
+            raise RemoteProtocolError(
+                f"{_name(event)} found journal {event.journal!r} for binding {event.binding}, "
+                "which does not read it"
+            )
+        if read_key in self._running:
+            return []
+        known = None if read_key in self._started else self._resume.journal(*read_key)
+        entries = () if known is None else known.producers
+        if self.recovery and not any(entry.is_unresolved for entry in entries):
+            return []
+        if len(self._reads) == READS_MAX:
+            raise RemoteProtocolError(f"no session has more than {READS_MAX} reads: restart it")
+        self._started.add(read_key)
+        slice_key = (self._topology.reader(event.binding, event.journal), event.lane)
+        self._running[read_key] = read = len(self._reads)
+        self._reads.append((slice_key, read_key))
+        return self._tell(
+            slice_key, StartRead(*slice_key, read, event.binding, event.journal, entries)
+        )
+
+    def _listed(self, event: ListingDone) -> list[SessionEffect]:
+        self._check_lister(event)
+        if event.binding not in self._unlisted:
+            raise RemoteProtocolError(
+                f"{_name(event)} has done the first listing of binding {event.binding} twice"
+            )
+        self._unlisted.remove(event.binding)
+        if self._unlisted:
+            return []
+        return [
+            effect
+            for key in sorted(self._slices)
+            for effect in self._tell(key, AllReadsStarted(*key))
+        ]
+
+    def _end_read(self, event: ReadEnded) -> None:
+        slice_key, read_key = (event.member, event.lane), None
+        if 0 <= event.read < len(self._reads):
+            reader, read_key = self._reads[event.read]
+            if reader == slice_key and self._running.get(read_key) == event.read:
+                del self._running[read_key]
+                return
+        raise RemoteProtocolError(f"{_name(event)} ended read {event.read}, which it does not have")
+
+    def _progress(self, event: Progressed, now: float) -> list[SessionEffect]:
+        delta = event.delta
+        clocks = (delta.backfill_begin, delta.backfill_complete, delta.gap_floor)
+        for binding in {*delta.bindings.tolist(), *(one for each in clocks for one in each)}:
+            if self._lane_of(binding) != event.lane:
+                raise RemoteProtocolError(
+                    f"{_name(event)} told progress of binding {binding}, which is not of its lane"
+                )
+        was_ready = self._checkpoints.has_ready
+        self._checkpoints.on_progressed(delta, now)
+        effects: list[SessionEffect] = [AskProgress(event.member, event.lane)]
+        if self._checkpoints.has_ready and not was_ready:
+            effects.append(CheckpointReady())
+        return effects
+
+    def _tell(self, key: SliceKey, effect: SessionEffect) -> list[SessionEffect]:
+        if key in self._opened:
+            return [effect]
+        self._unsent[key].append(effect)
+        return []
+
+    def _checked_slice(self, event: SessionEvent) -> SliceKey:
+        key = (event.member, event.lane)
+        if key not in self._slices:
+            members = ", ".join(map(str, self._topology.members))
+            raise RemoteProtocolError(
+                f"{_name(event)} is no part of this session: its members are {members}, and it has "
+                f"{len(self._plan.lanes)} lanes"
+            )
+        if isinstance(event, SliceOpened) and key in self._opened:
+            raise RemoteProtocolError(f"{_name(event)} opened twice")
+        if not isinstance(event, SliceOpened) and key not in self._opened:
+            # So it cannot tell progress that nobody asked for: it is asked when it opens, and again
+            # whenever it has answered.
+            raise RemoteProtocolError(f"{_name(event)} has not opened, and sent {event}")
+        return key
+
+    def _check_lister(self, event: ListingAdded | ListingDone) -> None:
+        if self._lane_of(event.binding) != event.lane or event.member != self._topology.lister(
+            event.binding
+        ):
+            raise RemoteProtocolError(
+                f"{_name(event)} listed binding {event.binding}, which is not its to list"
+            )
+
+    def _lane_of(self, binding: int) -> int:
+        if not 0 <= binding < len(self._plan.bindings):
+            raise RemoteProtocolError(
+                f"binding {binding} is unknown: feed {self._plan.feed!r} has "
+                f"{len(self._plan.bindings)}, from 0"
+            )
+        return self._plan.bindings[binding].lane
+
+
+def _name(event: SessionEvent) -> str:
+    return f"the Slice of member {event.member} in lane {event.lane}"

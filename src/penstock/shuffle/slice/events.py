@@ -1,0 +1,209 @@
+"""What happens to a Slice, and what it wants done about it. Reads are named by their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.checkpoint import Barrier
+    from penstock.frontier import Frontier, ProducerFrontier
+    from penstock.journal.store import JournalBatch
+    from penstock.shuffle.marks import Mark
+    from penstock.shuffle.parcels import Stage
+
+
+class HintIndex(Protocol):
+    """Which bindings of a cohort read a journal."""
+
+    def targets(self, journal: str, cohort: int) -> tuple[int, ...]: ...
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStarted:
+    """The Session wants this journal read for this binding, from where the entries end."""
+
+    read: int
+    binding: int
+    journal: str
+    entries: tuple[ProducerFrontier, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllReadsStarted:
+    """All first listings are in, and their reads were started before this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a journal holds. Also comes for a fetch that found its offset dropped."""
+
+    read: int
+    first_kept: int
+    write_head: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """The answer to Fetch: rows from its offset on, and how far there are some."""
+
+    read: int
+    batches: tuple[JournalBatch, ...]
+    write_head: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """The journal is gone. What was fetched of it still counts."""
+
+    read: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayFetched:
+    """The answer to Replay: what there is of the range up to, not with, `reached`."""
+
+    read: int
+    batches: tuple[JournalBatch, ...]
+    reached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """A member's Queue has made durable all that came before the flush."""
+
+    member: int
+    cycle: int
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressAsked:
+    """The Session wants to know, when there is something to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierClaimed:
+    """The member's injector had a barrier. The snapshot is taken now."""
+
+    barrier: Barrier
+
+
+SliceEvent: TypeAlias = (
+    ReadStarted
+    | AllReadsStarted
+    | Probed
+    | Fetched
+    | Vanished
+    | ReplayFetched
+    | Flushed
+    | ProgressAsked
+    | BarrierClaimed
+)
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask what the journal holds; then Probed."""
+
+    read: int
+    journal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Read about so many bytes from the offset on, at least one batch; wait if there is none."""
+
+    read: int
+    journal: str
+    offset: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Read some of [begin, end) of the journal, at once or not at all; then ReplayFetched."""
+
+    read: int
+    journal: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendReads:
+    """To every member: what read numbers stand for."""
+
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendParcel:
+    member: int
+    stage: Stage
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendRollbacks:
+    """To every member."""
+
+    stage: Stage
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class SendMark:
+    member: int
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class SendFlush:
+    """To every member; each answers with Flushed."""
+
+    cycle: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendBarrier:
+    """To every member."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """To the Session."""
+
+    delta: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Until this clock nothing is due, unless something happens."""
+
+    until: int
+
+
+SliceEffect: TypeAlias = (
+    Probe
+    | Fetch
+    | Replay
+    | SendReads
+    | SendParcel
+    | SendRollbacks
+    | SendMark
+    | SendFlush
+    | SendBarrier
+    | Report
+    | Sleep
+)

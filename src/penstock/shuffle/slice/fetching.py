@@ -1,0 +1,156 @@
+"""The Slice's hands: probes and reads journals for it, and waits where there is nothing yet.
+
+Fetches that follow each other go on with one reader of the journal. A journal that is read to its
+end is looked at again and again; with many of those, the looks are spaced so that they take a tenth
+of a processor at most.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
+from penstock.shuffle.slice.events import (
+    Fetch,
+    Fetched,
+    Probe,
+    Probed,
+    Replay,
+    ReplayFetched,
+    SliceEvent,
+    Vanished,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.journal.store import JournalBatch, JournalStore
+
+READERS: Final = 2
+"""Threads. Arrow and the disk work while the interpreter does something else."""
+LOOK_SECONDS: Final = 0.02
+REPLAY_BYTES: Final = 4 * 1024 * 1024
+
+
+class Fetcher:
+    """`deliver` gets what was found, `fail` what went wrong; both from threads of this."""
+
+    def __init__(
+        self,
+        store: JournalStore,
+        name: str,
+        deliver: Callable[[SliceEvent], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._deliver = deliver
+        self._fail = fail
+        self._pool = ThreadPoolExecutor(READERS, f"penstock {name} reads")
+        self._going_on: dict[int, tuple[int, Iterator[JournalBatch]]] = {}
+        """By read, a reader that has come to this offset."""
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Fetch] = {}
+        self._closing = threading.Event()
+        self._looks = threading.Thread(
+            target=self._guarded, args=(self._look,), name=f"penstock {name} looks", daemon=True
+        )
+        self._looks.start()
+
+    def submit(self, wish: Probe | Fetch | Replay) -> None:
+        match wish:
+            case Probe():
+                self._pool.submit(self._guarded, self._probe, wish)
+            case Fetch():
+                self._pool.submit(self._guarded, self._fetch, wish)
+            case Replay():
+                self._pool.submit(self._guarded, self._replay, wish)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._looks.join()
+        for _, batches in self._going_on.values():
+            batches.close()  # type: ignore[attr-defined] # a generator, which holds a file
+
+    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the Slice cannot go on
+            self._fail(error)
+
+    def _probe(self, wish: Probe) -> None:
+        try:
+            probe = self._store.probe(wish.journal)
+        except UnknownJournalError:
+            self._deliver(Vanished(wish.read))
+        else:
+            self._deliver(Probed(wish.read, probe.first_kept, probe.write_head))
+
+    def _fetch(self, wish: Fetch) -> None:
+        offset, batches = self._going_on.pop(wish.read, (-1, None))
+        if batches is None or offset != wish.offset:
+            batches = self._store.read(wish.journal, wish.offset)
+        try:
+            found, is_more = _some(batches, wish.bytes_max)
+            head = self._store.probe(wish.journal).write_head
+        except OffsetDroppedError:
+            self._probe(Probe(wish.read, wish.journal))
+            return
+        except UnknownJournalError:
+            self._deliver(Vanished(wish.read))
+            return
+        if not found:
+            with self._lock:
+                self._waiting[wish.read] = wish
+            return
+        if is_more:
+            last = found[-1]
+            self._going_on[wish.read] = last.first_offset + last.rows, batches
+        self._deliver(Fetched(wish.read, tuple(found), head))
+
+    def _replay(self, wish: Replay) -> None:
+        try:
+            found, is_more = _some(
+                self._store.read(wish.journal, wish.begin, wish.end), REPLAY_BYTES
+            )
+        except (OffsetDroppedError, UnknownJournalError):
+            found, is_more = [], False  # what is gone cannot be read again
+        reached = found[-1].first_offset + found[-1].rows if is_more else wish.end
+        self._deliver(ReplayFetched(wish.read, tuple(found), reached))
+
+    def _look(self) -> None:
+        pause = LOOK_SECONDS
+        while not self._closing.wait(pause):
+            begun = time.monotonic()
+            with self._lock:
+                waiting = list(self._waiting.values())
+            for wish in waiting:
+                if self._closing.is_set():
+                    return
+                if self._has_more(wish):
+                    with self._lock:
+                        del self._waiting[wish.read]
+                    self.submit(wish)
+            pause = max(LOOK_SECONDS, 10 * (time.monotonic() - begun))
+
+    def _has_more(self, wish: Fetch) -> bool:
+        try:
+            probe = self._store.probe(wish.journal)
+        except UnknownJournalError:
+            return True  # the fetch finds out, and says so
+        return probe.write_head > wish.offset or probe.first_kept > wish.offset
+
+
+def _some(batches: Iterator[JournalBatch], bytes_max: int) -> tuple[list[JournalBatch], bool]:
+    """The next batches, at least one if there is one; and whether there may be more."""
+    found: list[JournalBatch] = []
+    size = 0
+    for batch in batches:
+        found.append(batch)
+        size += batch.documents.nbytes
+        if size >= bytes_max:
+            return found, True
+    return found, False

@@ -1,0 +1,103 @@
+"""Parcels out of a round: the rows to send, by the member that owns their key, in key order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.routing import vnodes_of
+from penstock.shuffle.parcels import PARCEL_FIELDS, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.routing import Assignment
+    from penstock.sequence.outcomes import Rows
+    from penstock.shuffle.slice.reads import Piece
+    from penstock.shuffle.slice.rounds import Round
+
+LARGE_ROWS: Final = 4_096
+"""From here on a piece that overlaps with no other is a parcel of its own. For smaller ones it
+costs less to be copied together than to be sent and stored apart."""
+
+
+def parcels(round_: Round, assignment: Assignment) -> Iterator[tuple[int, Stage, pa.RecordBatch]]:
+    """Member, stage and rows. Over all parcels of one member and stage the keys ascend."""
+    columns = round_.columns
+    for first, last in _groups(columns.pieces):
+        pieces = columns.pieces[first:last]
+        rows = slice(int(columns.starts[first]), int(columns.starts[last]))
+        kept = np.flatnonzero(round_.keep[rows])
+        if not len(kept):
+            continue
+        documents = _together(pieces)
+        vnodes = vnodes_of([documents.column(name) for name in pieces[0].read.binding.key])
+        # `order` has the rows to send as they are to be sent; None: all, as they stand.
+        order: Rows | None = None if len(kept) == documents.num_rows else kept
+        keys = columns.keys[rows][kept]
+        if len(pieces) > 1 and not (keys[1:] >= keys[:-1]).all():
+            order = kept[np.argsort(keys, kind="stable")]
+        members = assignment.member_indexes[vnodes if order is None else vnodes[order]]
+        counts = np.bincount(members).tolist()
+        if max(counts) < len(members):
+            by_member = np.argsort(members, kind="stable")  # of bytes: NumPy counts them
+            order = by_member if order is None else order[by_member]
+        numbers = np.repeat(
+            np.array([piece.read.number for piece in pieces], np.uint32),
+            [piece.rows for piece in pieces],
+        )
+        batch = _batch(
+            [
+                numbers,
+                columns.offsets[rows],
+                columns.producers_of(rows),
+                columns.clocks[rows],
+                vnodes,
+            ],
+            documents,
+            order,
+        )
+        stage = Stage(pieces[0].read.binding.place, pieces[0].batch.version)
+        begin = 0
+        for index, count in enumerate(counts):
+            if count:
+                yield assignment.members[index], stage, batch.slice(begin, count)
+                begin += count
+
+
+def _groups(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+    """Pieces [first, last) that become parcels together: of one stage, small ones, and those whose
+    keys overlap."""
+    first, rows, reached = 0, 0, 0
+    for place, piece in enumerate(pieces):
+        before = pieces[first]
+        is_other = (
+            piece.read.binding.place != before.read.binding.place
+            or piece.batch.version != before.batch.version
+        )
+        is_apart = max(rows, piece.rows) >= LARGE_ROWS and int(piece.keys[0]) >= reached
+        if place > first and (is_other or is_apart):
+            yield first, place
+            first, rows, reached = place, 0, 0
+        rows += piece.rows
+        reached = max(reached, int(piece.keys[-1]))
+    yield first, len(pieces)
+
+
+def _together(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    parts = [piece.batch.documents.slice(piece.begin, piece.rows) for piece in pieces]
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)  # type: ignore[attr-defined]
+
+
+def _batch(
+    columns: list[np.ndarray[Any, Any]], documents: pa.RecordBatch, order: Rows | None
+) -> pa.RecordBatch:
+    if order is not None:
+        columns = [column[order] for column in columns]
+        documents = documents.take(order)
+    return pa.RecordBatch.from_arrays(
+        [*map(pa.array, columns), *documents.columns],
+        schema=pa.schema([*PARCEL_FIELDS, *documents.schema]),
+    )

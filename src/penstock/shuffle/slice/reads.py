@@ -1,0 +1,300 @@
+"""One read: a journal as one binding reads it. Where it stands, and what of it is buffered."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from penstock.errors import LocalProtocolError
+from penstock.frontier import resolve_checkpoint
+from penstock.ids import CLOCK_MAX, Kind, clock_delay, clock_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+
+    from penstock.frontier import ProducerFrontier
+    from penstock.journal.store import JournalBatch
+    from penstock.sequence import ProducerState
+    from penstock.shuffle.plan import BindingPlan
+
+Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Keys: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+
+GAP_SLACK: Final = clock_duration(600)
+"""Producers' clocks may differ. Commits this long after a gap are not taken for lost with it."""
+PARCEL_ROW_BYTES: Final = 30
+"""What a parcel has of each row beside the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The first row of a batch at which a gapped producer does not stay as it is."""
+
+    row: int
+    producer: int
+    is_trigger: bool
+    """It extends or commits the span that has to be read again first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """So many rows are missing before the one at this offset."""
+
+    offset: int
+    missing: int
+
+
+@dataclass(slots=True, eq=False)
+class Buffered:
+    """A batch that waits to be drained, from row `begin` on."""
+
+    offsets: Int64s
+    producers: Int64s
+    clocks: Keys
+    flags: np.ndarray[Any, np.dtype[np.uint16]]
+    documents: pa.RecordBatch
+    hints: Mapping[int, tuple[str, ...]]
+    keys: Keys
+    row_bytes: float
+    turns: tuple[Turn, ...] = ()
+    begin: int = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.keys) - self.begin
+
+    @property
+    def version(self) -> int:
+        """Later schemas have more columns, so their number is what tells them apart."""
+        return self.documents.num_columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trigger:
+    """A row of a gapped producer that makes the Slice go back for the span."""
+
+    batch: Buffered
+    row: int
+    producer: int
+
+    @property
+    def key(self) -> int:
+        return int(self.batch.keys[self.row])
+
+    @property
+    def is_next(self) -> bool:
+        return self.row == self.batch.begin
+
+    @property
+    def offset(self) -> int:
+        return int(self.batch.offsets[self.row])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Rows [begin, end) of a batch, to be drained in a round."""
+
+    read: Read
+    batch: Buffered
+    begin: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def keys(self) -> Keys:
+        return self.batch.keys[self.begin : self.end]
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    number: int
+    binding: BindingPlan
+    journal: str
+    offset: int
+    """Up to here it is drained."""
+    states: dict[int, ProducerState]
+    key: int = 0
+    """Of the last row drained."""
+    reported_offset: int = 0
+    reported_head: int = 0
+    """What the frontier deltas so far amount to: bytes are told as differences to these."""
+    gaps: deque[Gap] = field(default_factory=deque)
+    """Where rows are missing that will never be read."""
+
+    siblings: tuple[int, ...] = ()
+    """The other bindings of its cohort that read the same journal."""
+    place: int = 0
+    """In the levels."""
+    buffer: deque[Buffered] = field(default_factory=deque)
+    buffered_offset: int = 0
+    buffered_key: int = 0
+    buffered_bytes: float = 0.0
+    write_head: int = 0
+    probing: bool = True
+    fetching: bool = False
+    fetching_bytes: int = 0
+    """Set aside for what is being fetched."""
+    vanished: bool = False
+    gapped: set[int] = field(default_factory=set)
+    unreported: set[int] = field(default_factory=set)
+    """Producers whose entries changed since they were put into a delta."""
+
+    def __post_init__(self) -> None:
+        self.buffered_offset = self.write_head = self.offset
+        self.buffered_key = self.key
+        self.gapped = {producer for producer, state in self.states.items() if is_gapped(state)}
+
+    @classmethod
+    def begin(
+        cls,
+        number: int,
+        binding: BindingPlan,
+        journal: str,
+        entries: Iterable[ProducerFrontier],
+    ) -> Read:
+        """A read that goes on where the entries end."""
+        point = resolve_checkpoint(entries)
+        offset = point.offset
+        return cls(number, binding, journal, offset, point.states, 0, offset, offset)
+
+    @property
+    def is_behind(self) -> bool:
+        """There are rows that are neither buffered nor drained."""
+        return self.buffered_offset < self.write_head
+
+    # What comes
+
+    def probed(self, first_kept: int, write_head: int) -> None:
+        missing = first_kept - self.buffered_offset
+        if missing > 0:
+            self.gaps.append(Gap(first_kept, missing))
+            self.buffered_offset = first_kept
+            if not self.buffer:
+                self.offset = first_kept
+        self.write_head = max(write_head, self.buffered_offset)
+        self.probing = self.fetching = False
+        self.fetching_bytes = 0
+
+    def vanish(self) -> None:
+        """It counts as tailing from here on, and what is buffered still drains."""
+        self.write_head = self.buffered_offset
+        self.vanished = True
+        self.probing = self.fetching = False
+        self.fetching_bytes = 0
+
+    def fetched(self, batches: Iterable[JournalBatch], write_head: int, promised: int) -> None:
+        """`promised` is the greatest key that no row may come below any more."""
+        if not self.fetching:
+            raise LocalProtocolError(f"rows of {self.journal} came, and no fetch is under way")
+        self.fetching = False
+        self.fetching_bytes = 0
+        for batch in batches:
+            if batch.first_offset != self.buffered_offset:
+                raise LocalProtocolError(
+                    f"rows of {self.journal} came from offset {batch.first_offset} on, and "
+                    f"{self.buffered_offset} was asked for"
+                )
+            if not batch.rows:
+                continue
+            floor = max(self.buffered_key, promised)
+            keys = keys_of(batch.clocks, self.binding.delay, floor)
+            self.buffer.append(
+                Buffered(
+                    offsets=batch.offsets,
+                    producers=batch.producers,
+                    clocks=batch.clocks,
+                    flags=batch.flags,
+                    documents=batch.documents,
+                    hints=batch.hints,
+                    keys=keys,
+                    row_bytes=row_bytes_of(batch.documents),
+                    turns=self._turns(batch),
+                )
+            )
+            self.buffered_offset += batch.rows
+            self.buffered_key = int(keys[-1])
+            self.buffered_bytes += batch.rows * self.buffer[-1].row_bytes
+        self.write_head = max(write_head, self.buffered_offset)
+
+    def _turns(self, batch: JournalBatch) -> tuple[Turn, ...]:
+        turns = []
+        for producer in self.gapped:
+            rows = np.flatnonzero(batch.producers == producer)
+            is_newer = batch.clocks[rows] > np.uint64(self.states[producer].last_commit)
+            kinds = batch.flags[rows] & np.uint16(3)
+            turning = np.flatnonzero(is_newer | (kinds & 1 == 0))
+            if len(turning):
+                first = turning[0]
+                is_trigger = bool(is_newer[first]) and int(kinds[first]) != Kind.OUTSIDE
+                turns.append(Turn(int(rows[first]), producer, is_trigger))
+        return tuple(sorted(turns, key=lambda turn: turn.row))
+
+    # What goes
+
+    def trigger(self) -> Trigger | None:
+        """The first row that may not be drained before a span was read again."""
+        gapped = set(self.gapped)
+        for batch in self.buffer:
+            for turn in batch.turns:
+                if turn.producer in gapped:
+                    if turn.is_trigger:
+                        return Trigger(batch, turn.row, turn.producer)
+                    gapped.discard(turn.producer)
+        return None
+
+    def drain(self, piece: Piece) -> int | None:
+        """These rows, the first of its buffer, are done with. Gives the gap floor that follows, if
+        bytes are missing before them."""
+        batch, first = piece.batch, piece.begin
+        floor = None
+        while self.gaps and self.gaps[0].offset <= batch.offsets[first]:
+            missing = self.gaps.popleft().missing
+            # Not counted as read, nor as behind.
+            self.reported_offset += missing
+            self.reported_head += missing
+            floor = clock_delay(int(batch.clocks[first]), GAP_SLACK)
+        self.offset = int(batch.offsets[piece.end - 1]) + 1
+        self.key = int(batch.keys[piece.end - 1])
+        batch.begin = piece.end
+        self.buffered_bytes -= piece.rows * batch.row_bytes
+        if not batch.rows:
+            self.buffer.popleft()
+        return floor
+
+    def advance(self, changed: Mapping[int, ProducerState]) -> None:
+        """Producers stand elsewhere now."""
+        for producer, state in changed.items():
+            before = self.states.get(producer)
+            self.states[producer] = state
+            self.gapped.discard(producer)
+            if before is None or (before.last_commit, before.offset) != (
+                state.last_commit,
+                state.offset,
+            ):
+                self.unreported.add(producer)
+
+
+def is_gapped(state: ProducerState) -> bool:
+    return state.max_continue == state.last_commit != 0
+
+
+def keys_of(clocks: Keys, delay: int, floor: int) -> Keys:
+    """Clocks, later by the delay, but never less than those before them and the floor."""
+    keys: Keys = np.maximum.accumulate(clocks)
+    if delay:
+        np.minimum(keys, np.uint64(CLOCK_MAX - delay), out=keys)
+        keys += np.uint64(delay)
+    return np.maximum(keys, np.uint64(floor), out=keys)
+
+
+def row_bytes_of(documents: pa.RecordBatch) -> float:
+    """What a row takes in a parcel, on average."""
+    return PARCEL_ROW_BYTES + documents.nbytes / max(documents.num_rows, 1)

@@ -1,0 +1,159 @@
+"""A Slice's part of a snapshot: where its reads stand, and everything that it ever learned.
+
+Bytes: the magic, how many pieces follow, the length of each, and the pieces: two Arrow streams,
+of the reads and of their producers, and the chunks of a frontier. What is said once is in the
+metadata of the first. Checksums are the snapshot's own.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import CorruptStorageError, PenstockError
+from penstock.frontier import Frontier, decode_chunks, encode_chunks
+from penstock.sequence import ProducerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAGIC: Final = b"PSL1"
+_HEADER: Final = struct.Struct("<4sI")
+_READ_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("journal", pa.string(), nullable=False),
+    pa.field("binding", pa.uint16(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("key", pa.uint64(), nullable=False),
+    pa.field("reported_offset", pa.int64(), nullable=False),
+    pa.field("reported_head", pa.int64(), nullable=False),
+    pa.field("missing", pa.int64(), nullable=False),
+]
+_STATE_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("read", pa.uint32(), nullable=False),
+    pa.field("producer", pa.int64(), nullable=False),
+    pa.field("last_commit", pa.uint64(), nullable=False),
+    pa.field("max_continue", pa.uint64(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+]
+_ABOUT: Final = b"penstock.slice"
+
+
+class CorruptSliceError(CorruptStorageError):
+    """The bytes are not a Slice's part of a snapshot. Restore from another epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRead:
+    journal: str
+    binding: int
+    offset: int
+    """Up to here it was drained."""
+    key: int
+    reported_offset: int
+    reported_head: int
+    missing: int
+    """Rows that are missing before the offset, if that was not told."""
+    states: Mapping[int, ProducerState]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedReplay:
+    journal: str
+    binding: int
+    producer: int
+    begin: int
+    end: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSnapshot:
+    reads: tuple[SavedRead, ...]
+    frontier: Frontier
+    """All entries and hints; its bytes are those that were not told yet."""
+    promised: int
+    """No row with a lesser key follows."""
+    cycle: int
+    """Of the last flush."""
+    replay: SavedReplay | None = None
+
+    def encode(self) -> bytes:
+        about = {
+            "promised": self.promised,
+            "cycle": self.cycle,
+            "replay": None if self.replay is None else asdict(self.replay),
+        }
+        reads_schema = pa.schema(_READ_FIELDS, metadata={_ABOUT: json.dumps(about).encode()})
+        reads = [[getattr(read, field.name) for read in self.reads] for field in _READ_FIELDS]
+        states = [
+            (index, producer, state.last_commit, state.max_continue, state.offset)
+            for index, read in enumerate(self.reads)
+            for producer, state in read.states.items()
+        ]
+        columns = list(zip(*states, strict=True)) or [()] * len(_STATE_FIELDS)
+        pieces = [
+            _stream(reads_schema, reads),
+            _stream(pa.schema(_STATE_FIELDS), columns),
+            *encode_chunks(self.frontier),
+        ]
+        lengths = struct.pack(f"<{len(pieces)}Q", *map(len, pieces))
+        return b"".join([_HEADER.pack(MAGIC, len(pieces)), lengths, *pieces])
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> SliceSnapshot:
+        try:
+            reads, states, *chunks = _pieces(memoryview(data))
+            return _decoded(reads, states, decode_chunks(map(bytes, chunks)))
+        except (ValueError, KeyError, TypeError, struct.error, pa.ArrowException) as error:
+            raise CorruptSliceError(f"this is no Slice's state: {error}") from error
+        except PenstockError as error:
+            raise CorruptSliceError(f"this is no Slice's state: {error}") from error
+
+
+def _stream(schema: pa.Schema, columns: Sequence[Sequence[Any]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return sink.getvalue().to_pybytes()
+
+
+def _pieces(data: memoryview) -> list[memoryview]:
+    magic, count = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise ValueError(f"it begins with {magic!r}, not {MAGIC!r}")
+    lengths = struct.unpack_from(f"<{count}Q", data, _HEADER.size)
+    begin = _HEADER.size + 8 * count
+    if begin + sum(lengths) != len(data):
+        raise ValueError(f"it has {len(data)} bytes and should have {begin + sum(lengths)}")
+    pieces = []
+    for length in lengths:
+        pieces.append(data[begin : begin + length])
+        begin += length
+    return pieces
+
+
+def _decoded(reads: memoryview, states: memoryview, frontier: Frontier) -> SliceSnapshot:
+    read_table = pa.ipc.open_stream(pa.py_buffer(reads)).read_all()
+    about = json.loads((read_table.schema.metadata or {})[_ABOUT])
+    of_read: list[dict[int, ProducerState]] = [{} for _ in range(read_table.num_rows)]
+    state_columns = [
+        column.to_pylist() for column in pa.ipc.open_stream(pa.py_buffer(states)).read_all().columns
+    ]
+    for read, producer, *state in zip(*state_columns, strict=True):
+        of_read[read][producer] = ProducerState(*state)
+    replay = about["replay"]
+    return SliceSnapshot(
+        reads=tuple(
+            SavedRead(**row, states=states_of)
+            for row, states_of in zip(read_table.to_pylist(), of_read, strict=True)
+        ),
+        frontier=frontier,
+        promised=about["promised"],
+        cycle=about["cycle"],
+        replay=None if replay is None else SavedReplay(**replay),
+    )

@@ -1,0 +1,457 @@
+"""The Slice as a state machine: what happens goes in, what is to be done comes out. Pure.
+
+    Probe ──> Fetch ──> (Fetched) ──> round: level, sequence, parcels, mark ──> flush ──> Report
+
+`handle` takes what happened. `round` is called whenever rows may be due: after events, when credit
+comes back, and when a Sleep is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+import pyarrow as pa
+
+from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.frontier import Frontier, reduce_all
+from penstock.shuffle.marks import BEGINNING, Mark, MarkKind
+from penstock.shuffle.parcels import READS_SCHEMA
+from penstock.shuffle.slice import progress
+from penstock.shuffle.slice.events import (
+    AllReadsStarted,
+    BarrierClaimed,
+    Fetch,
+    Fetched,
+    Flushed,
+    HintIndex,
+    Probe,
+    Probed,
+    ProgressAsked,
+    ReadStarted,
+    Replay,
+    ReplayFetched,
+    Report,
+    SendBarrier,
+    SendFlush,
+    SendMark,
+    SendParcel,
+    SendReads,
+    SendRollbacks,
+    Sleep,
+    SliceEffect,
+    SliceEvent,
+    Vanished,
+)
+from penstock.shuffle.slice.flushes import Flushes
+from penstock.shuffle.slice.levelling import ROUND_ROWS_MAX, Levels, cut, gather
+from penstock.shuffle.slice.parcelling import parcels
+from penstock.shuffle.slice.reads import Gap, Piece, Read
+from penstock.shuffle.slice.replay import SpanReplay
+from penstock.shuffle.slice.rounds import HintKey, Round, make_round
+from penstock.shuffle.slice.snapshots import SavedRead, SavedReplay, SliceSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.routing import Assignment
+    from penstock.shuffle.plan import BindingPlan
+
+FETCH_BYTES: Final = 1024 * 1024
+"""Of one fetch: a batch of a few thousand documents, and many fetches fit the budget."""
+CREDIT_RESERVE_BYTES: Final = 64 * 1024
+"""Left of every credit: what rows take is an average, and frames have headers."""
+
+
+class SliceState:
+    def __init__(
+        self,
+        bindings: Iterable[BindingPlan],
+        assignment: Assignment,
+        hint_index: HintIndex,
+        *,
+        read_ahead_bytes: int,
+        restored: SliceSnapshot | None = None,
+    ) -> None:
+        """`read_ahead_bytes` is what all reads together may hold; each may hold one batch beyond
+        that."""
+        self._bindings = {binding.place: binding for binding in bindings}
+        self._assignment = assignment
+        self._hint_index = hint_index
+        self._read_ahead_bytes = read_ahead_bytes
+
+        self._reads: list[Read] = []
+        self._numbers: dict[int, Read] = {}
+        self._levels = Levels()
+        self._all_started = False
+        self._probing = 0
+        self._buffered_bytes = 0.0
+        self._fetching_bytes = 0
+        self._hungry: dict[int, Read] = {}
+        """By place, the reads with nothing buffered and no fetch under way."""
+        self._fed: dict[int, Read] = {}
+        """By place, those with something buffered and no fetch under way."""
+        self._unannounced: list[Read] = []
+        self._gapped: dict[int, Read] = {}
+        """By place, those with gapped producers."""
+        self._replay: SpanReplay | None = None
+
+        self._news: dict[int, Read] = {}
+        """By place, those with producers to report."""
+        self._hints: dict[HintKey, int] = {}
+        self._new_hints: dict[HintKey, int] = {}
+        self._gap_floor: dict[int, int] = {}
+
+        self._saved: dict[tuple[str, int], SavedRead] = {}
+        """Reads of a snapshot that the Session has not started again."""
+        self._saved_replay: SavedReplay | None = None
+        self._saved_frontier: Frontier | None = None
+        """To be told once more."""
+        self._promised = 0
+        """The greatest key that was sent or marked as due: no row comes below it any more."""
+        self._marks: dict[int, Mark | None] = dict.fromkeys(assignment.members, BEGINNING)
+        self._flushes = Flushes(assignment.members)
+        if restored is not None:
+            self._restore(restored)
+
+    # Events
+
+    def handle(self, event: SliceEvent) -> list[SliceEffect]:
+        match event:
+            case ReadStarted():
+                return self._start(event)
+            case AllReadsStarted():
+                self._all_started = True
+                return []
+            case Probed(read=number):
+                read = self._read(number)
+                self._probing -= read.probing
+                self._fetching_bytes -= read.fetching_bytes
+                read.probed(event.first_kept, event.write_head)
+                return self._moved(read)
+            case Fetched(read=number):
+                read = self._read(number)
+                self._fetching_bytes -= read.fetching_bytes
+                self._buffered_bytes -= read.buffered_bytes
+                read.fetched(event.batches, event.write_head, self._promised)
+                self._buffered_bytes += read.buffered_bytes
+                return self._moved(read)
+            case Vanished(read=number):
+                read = self._read(number)
+                self._fed.pop(read.place, None)
+                self._hungry.pop(read.place, None)
+                self._probing -= read.probing
+                self._fetching_bytes -= read.fetching_bytes
+                read.vanish()
+                if self._replay is not None and self._replay.read is read:
+                    self._replay.give_up()
+                return self._moved(read)
+            case ReplayFetched(read=number):
+                replay = self._replay
+                if replay is None or replay.read.number != number:
+                    raise LocalProtocolError(f"read {number} is not being replayed")
+                replay.fetched(event.batches, event.reached)
+                return self._go_on_replaying()
+            case Flushed():
+                self._flushes.flushed(event.member, event.cycle, event.lsn)
+                return [*self._flush(), *self._report()]
+            case ProgressAsked():
+                self._flushes.ask()
+                return self._report()
+            case BarrierClaimed(barrier=barrier):
+                return [SendBarrier(barrier)]
+            case _:
+                assert_never(event)
+
+    def _read(self, number: int) -> Read:
+        try:
+            return self._numbers[number]
+        except KeyError:
+            raise LocalProtocolError(f"read {number} was not started here") from None
+
+    def _start(self, event: ReadStarted) -> list[SliceEffect]:
+        binding = self._bindings.get(event.binding)
+        if binding is None:
+            raise RemoteProtocolError(
+                f"read {event.read} of {event.journal} is for binding {event.binding}, which is "
+                "of another lane"
+            )
+        if event.read in self._numbers:
+            raise RemoteProtocolError(f"read {event.read} was started twice")
+        saved = self._saved.pop((event.journal, event.binding), None)
+        if saved is None:
+            read = Read.begin(event.read, binding, event.journal, event.entries)
+        else:
+            read = _restored(event.read, binding, saved)
+        read.place = self._levels.add()
+        targets = self._hint_index.targets(event.journal, binding.cohort)
+        read.siblings = tuple(target for target in targets if target != binding.place)
+        self._reads.append(read)
+        self._numbers[read.number] = read
+        self._unannounced.append(read)
+        if read.gapped:
+            self._gapped[read.place] = read
+        self._probing += 1
+        return [Probe(read.number, read.journal), *self._resume_replay(read)]
+
+    def _moved(self, read: Read) -> list[SliceEffect]:
+        """Something came for a read."""
+        self._levels.update(read)
+        if not read.vanished:
+            (self._fed if read.buffer else self._hungry)[read.place] = read
+        return self._fetch()
+
+    def _fetch(self) -> list[SliceEffect]:
+        """Reads with nothing buffered are fetched in any case; others as far as the budget goes,
+        first those that hold up the horizon."""
+        chosen, self._hungry = list(self._hungry.values()), {}
+        left = self._read_ahead_bytes - self._buffered_bytes - self._fetching_bytes
+        ahead = int(left // FETCH_BYTES) - len(chosen)
+        if ahead > 0 and self._fed:
+            places = self._levels.by_last(list(self._fed))[:ahead]
+            chosen += [self._fed.pop(place) for place in places]
+        effects: list[SliceEffect] = []
+        for read in chosen:
+            read.fetching = True
+            read.fetching_bytes = FETCH_BYTES if read.is_behind else 0
+            self._fetching_bytes += read.fetching_bytes
+            effects.append(Fetch(read.number, read.journal, read.buffered_offset, FETCH_BYTES))
+        return effects
+
+    # Rounds
+
+    @property
+    def is_deferred(self) -> bool:
+        """Rows that nobody knows yet may have to go first."""
+        return not self._all_started or self._probing > 0 or self._levels.is_deferred
+
+    def is_due(self, now: int) -> bool:
+        """With credit, a round would drain rows."""
+        if self._replay is not None:
+            return bool(self._replay.buffer)
+        head = self._levels.least_head()
+        return head is not None and head <= now and not self.is_deferred
+
+    def round(self, now: int, credit_bytes: Mapping[int, int]) -> list[SliceEffect]:
+        """Sends what is due, as far as every member has credit, and marks what follows."""
+        missing = self._marks.keys() - credit_bytes.keys()
+        if missing:
+            raise LocalProtocolError(f"the credit of members {sorted(missing)} is not given")
+        bytes_max = min(credit_bytes[member] for member in self._marks) - CREDIT_RESERVE_BYTES
+        effects: list[SliceEffect] = []
+        if bytes_max > 0:
+            if self._replay is not None:
+                effects += self._replay_some(self._replay, bytes_max)
+            elif not self.is_deferred:
+                effects += self._drain_some(now, bytes_max)
+        mark = self._levels.mark(now, self._promised, self.is_deferred)
+        if mark.kind is MarkKind.DUE:
+            self._promised = max(self._promised, mark.key)
+        for member, last in self._marks.items():
+            if mark != last:
+                self._marks[member] = mark
+                effects.append(SendMark(member, mark))
+        effects += self._flush()
+        effects += self._fetch()
+        head = self._levels.least_head()
+        if mark.kind is MarkKind.DELAYED and head is not None:
+            effects.append(Sleep(head))
+        return effects
+
+    def _drain_some(self, now: int, bytes_max: float) -> list[SliceEffect]:
+        limit = min(self._levels.horizon(), now)
+        triggers = {}
+        for place, read in self._gapped.items():
+            trigger = read.trigger()
+            if trigger is not None:
+                triggers[place] = trigger
+                limit = min(limit, trigger.key)
+        reads = [self._reads[place] for place in self._levels.due(limit)]
+        pieces = gather(reads, limit, triggers)
+        if not pieces:
+            # All rows before a trigger are gone, or nothing is due.
+            for read in reads:
+                trigger = triggers.get(read.place)
+                if trigger is not None and trigger.is_next:
+                    self._replay = SpanReplay.of(read, trigger)
+                    self._forget_gapped(read)
+                    return self._go_on_replaying()
+            return []
+        round_ = make_round(_chosen(pieces, bytes_max))
+        for piece in round_.columns.pieces:
+            read = piece.read
+            self._buffered_bytes -= read.buffered_bytes
+            floor = read.drain(piece)
+            self._buffered_bytes += read.buffered_bytes
+            if floor is not None:
+                binding = read.binding.place
+                self._gap_floor[binding] = max(floor, self._gap_floor.get(binding, 0))
+        for read in round_.columns.reads:
+            self._levels.update(read)
+            if not read.buffer and self._fed.pop(read.place, None) is not None:
+                self._hungry[read.place] = read
+        return self._send(round_)
+
+    def _send(self, round_: Round) -> list[SliceEffect]:
+        for read, changed in round_.changes():
+            read.advance(changed)
+            if read.unreported:
+                self._news[read.place] = read
+            self._forget_gapped(read)
+        for hint, clock in round_.hints(self._hint_index):
+            if clock > self._hints.get(hint, 0):
+                self._hints[hint] = self._new_hints[hint] = clock
+        self._flushes.is_due |= round_.has_closes
+        self._promised = max(self._promised, int(round_.columns.keys.max()))
+        effects: list[SliceEffect] = self._announce()
+        effects += [SendRollbacks(stage, batch) for stage, batch in round_.rollbacks]
+        effects += [
+            SendParcel(member, stage, batch)
+            for member, stage, batch in parcels(round_, self._assignment)
+        ]
+        return effects
+
+    def _announce(self) -> list[SliceEffect]:
+        reads, self._unannounced = self._unannounced, []
+        if not reads:
+            return []
+        columns: list[pa.Array[Any]] = [
+            pa.array([read.number for read in reads], pa.uint32()),
+            pa.array([read.binding.place for read in reads], pa.uint16()),
+            pa.array([read.journal for read in reads], pa.string()),
+        ]
+        return [SendReads(pa.RecordBatch.from_arrays(columns, schema=READS_SCHEMA))]
+
+    def _forget_gapped(self, read: Read) -> None:
+        if not read.gapped:
+            self._gapped.pop(read.place, None)
+
+    # Replay
+
+    def _replay_some(self, replay: SpanReplay, bytes_max: float) -> list[SliceEffect]:
+        pieces = replay.pieces()
+        if not pieces:
+            return []
+        round_ = make_round(_chosen(pieces, bytes_max))
+        replay.drain(round_)
+        return [*self._send(round_), *self._go_on_replaying()]
+
+    def _go_on_replaying(self) -> list[SliceEffect]:
+        replay = self._replay
+        if replay is None:
+            return []
+        if replay.is_done:
+            self._replay = None
+        elif replay.wants_more:
+            replay.fetching = True
+            read = replay.read
+            return [Replay(read.number, read.journal, replay.reached, replay.end)]
+        return []
+
+    def _resume_replay(self, read: Read) -> list[SliceEffect]:
+        saved = self._saved_replay
+        if saved is None or (saved.journal, saved.binding) != (read.journal, read.binding.place):
+            return []
+        self._saved_replay = None
+        self._replay = SpanReplay(read, saved.producer, saved.begin, saved.end, saved.key)
+        return self._go_on_replaying()
+
+    # Flushes
+
+    def _flush(self) -> list[SliceEffect]:
+        if not self._flushes.may_start:
+            return []
+        delta = progress.report(self._news.values(), self._gap_floor)
+        deltas = [delta]
+        if self._new_hints:
+            deltas.append(progress.hinted(self._new_hints))
+        if self._saved_frontier is not None:
+            deltas.append(self._saved_frontier)
+        cycle = self._flushes.start(reduce_all(deltas))
+        self._news, self._new_hints, self._saved_frontier = {}, {}, None
+        return [SendFlush(cycle)]
+
+    def _report(self) -> list[SliceEffect]:
+        delta = self._flushes.answer()
+        return [] if delta is None else [Report(delta)]
+
+    # Snapshots
+
+    def snapshot(self) -> SliceSnapshot:
+        """The state where a barrier was sent just now."""
+        reads = [*map(_saved, self._reads), *self._saved.values()]
+        told_again = [] if self._saved_frontier is None else [self._saved_frontier]
+        return SliceSnapshot(
+            reads=tuple(reads),
+            frontier=reduce_all(
+                [
+                    progress.entries(reads, self._gap_floor),
+                    progress.hinted(self._hints),
+                    *self._flushes.untold(),
+                    *told_again,
+                ]
+            ),
+            promised=self._promised,
+            cycle=self._flushes.cycle,
+            replay=self._saved_replay if self._replay is None else _saved_replay(self._replay),
+        )
+
+    def _restore(self, snapshot: SliceSnapshot) -> None:
+        self._saved = {(read.journal, read.binding): read for read in snapshot.reads}
+        self._saved_replay = snapshot.replay
+        self._saved_frontier = snapshot.frontier
+        self._hints = progress.hints_in(snapshot.frontier)
+        self._gap_floor = dict(snapshot.frontier.gap_floor)
+        self._promised = snapshot.promised
+        self._marks = dict.fromkeys(self._marks)
+        self._flushes = Flushes(self._assignment.members, snapshot.cycle)
+        self._flushes.is_due = snapshot.frontier.journal_count > 0
+
+
+def _chosen(pieces: Sequence[Piece], bytes_max: float) -> list[Piece]:
+    """What of the pieces makes a round."""
+    return [
+        Piece(piece.read, piece.batch, piece.begin, piece.begin + count)
+        for piece, count in zip(pieces, cut(pieces, ROUND_ROWS_MAX, bytes_max), strict=True)
+        if count
+    ]
+
+
+def _saved(read: Read) -> SavedRead:
+    return SavedRead(
+        journal=read.journal,
+        binding=read.binding.place,
+        offset=read.offset,
+        key=read.key,
+        reported_offset=read.reported_offset,
+        reported_head=read.reported_head,
+        # Gaps behind rows that are only buffered are found again.
+        missing=sum(gap.missing for gap in read.gaps if gap.offset <= read.offset),
+        states=dict(read.states),
+    )
+
+
+def _restored(number: int, binding: BindingPlan, saved: SavedRead) -> Read:
+    read = Read(
+        number,
+        binding,
+        saved.journal,
+        saved.offset,
+        dict(saved.states),
+        saved.key,
+        saved.reported_offset,
+        saved.reported_head,
+    )
+    if saved.missing:
+        read.gaps.append(Gap(saved.offset, saved.missing))
+    return read
+
+
+def _saved_replay(replay: SpanReplay) -> SavedReplay:
+    return SavedReplay(
+        replay.read.journal,
+        replay.read.binding.place,
+        replay.producer,
+        replay.begin,
+        replay.end,
+        replay.key,
+    )

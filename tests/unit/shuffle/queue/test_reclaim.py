@@ -1,0 +1,188 @@
+"""Reclaim: disk space comes back, and nothing that anybody may still ask for goes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.errors import LocalProtocolError
+from penstock.shuffle.queue.errors import QueueLostError
+from penstock.shuffle.queue.log import QueueLog
+from penstock.shuffle.queue.reader import QueueReader
+from penstock.shuffle.queue.reclaim import Reclaimed, reclaim
+from penstock.shuffle.queue.segment import list_segments, segment_path
+from tests.unit.shuffle.queue.queues import Rollback, Row, append, frontier, producer, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.shuffle.queue.queues import Entry
+
+BUSY = (0, "orders/000", producer(1))
+OPEN = (0, "orders/000", producer(2))
+SEGMENT_BYTES_MAX = 8_000
+
+
+def busy(first: int, count: int = 20) -> list[Entry]:
+    return [Row(*BUSY, clock, clock) for clock in range(first, first + count)]
+
+
+def opened(first: int, count: int = 1) -> list[Entry]:
+    return [Row(*OPEN, clock, 10**6 + clock) for clock in range(first, first + count)]
+
+
+@pytest.mark.parametrize("open_rows", [1, 150])
+def test_a_span_that_stays_open_does_not_pin_the_disk(tmp_path: Path, open_rows: int) -> None:
+    """Also if it fills more than half of the first segments: others pass by."""
+    log = QueueLog.open(tmp_path, 0, segment_bytes_max=SEGMENT_BYTES_MAX)
+    append(log, [*busy(1), *opened(1, open_rows)])
+    clock, sizes, rewritten = 21, [], 0
+    for number in range(120):
+        entries = busy(clock)
+        if number % 10 == 9:
+            entries += opened(open_rows + 1 + number // 10)
+        append(log, entries)
+        clock += 20
+        lsn = log.sync()
+        result = reclaim(log, frontier({BUSY: clock - 1}), lsn)
+        assert result.freed_bytes >= 0
+        rewritten += result.survivors_rows
+        sizes.append(log.size_bytes)
+    total = open_rows + 12
+    assert log.first_segment > 10
+    open_bytes = 60 * total
+    assert max(sizes) < 4 * SEGMENT_BYTES_MAX + 8 * open_bytes, "it stays bounded"
+    assert rewritten > total
+    written_bytes = sum(max(0, after - before) for before, after in pairwise(sizes))
+    assert written_bytes < 3 * 120 * 20 * 60 + 20_000, "nor is it written again and again"
+    consumed = {BUSY: clock - 1}
+    found = read(QueueReader(tmp_path), consumed, {**consumed, OPEN: total}, log.sync())
+    assert [row.clock for row in found] == list(range(1, total + 1)), "once, and in their order"
+    log.close()
+
+
+def story(folder: Path) -> tuple[QueueLog, list[int]]:
+    """Four segments of a block each; the first has an open row."""
+    log = QueueLog.open(folder, 0, segment_bytes_max=1)
+    lsns = [append(log, [*busy(1), *opened(1)])]
+    lsns += [append(log, busy(first)) for first in (21, 41, 61)]
+    log.sync()
+    return log, lsns
+
+
+def test_what_was_consumed_goes_and_the_rest_stays(tmp_path: Path) -> None:
+    log, lsns = story(tmp_path)
+    assert reclaim(log, frontier({}), 0) == Reclaimed()
+    assert reclaim(log, frontier({BUSY: 20}), lsns[0]) == Reclaimed(), "a cut may come back here"
+    sizes = {number: segment_path(tmp_path, number).stat().st_size for number in (1, 2, 3)}
+    result = reclaim(log, frontier({BUSY: 30, OPEN: 1}), lsns[3])
+    assert result == Reclaimed((1,), sizes[1]), "half of the second segment was not consumed"
+    assert list_segments(tmp_path) == [2, 3, 4]
+    result = reclaim(log, frontier({BUSY: 80, OPEN: 1}), lsns[3])
+    assert result == Reclaimed((2, 3), sizes[2] + sizes[3])
+    assert list_segments(tmp_path) == [4]
+
+
+def test_an_old_segment_stays_until_its_survivors_are_read(tmp_path: Path) -> None:
+    log, lsns = story(tmp_path)
+    first = {BUSY: 60}
+    result = reclaim(log, frontier(first), lsns[3])
+    survivors = result.survivors_lsn
+    assert survivors is not None
+    assert result.survivors_rows == 1
+    assert result.segments == ()
+    assert list_segments(tmp_path) == [1, 2, 3, 4, 5]
+    for _ in range(2):  # again, as long as nobody is done with the survivors
+        assert reclaim(log, frontier(first), lsns[3]) == Reclaimed()
+    end = {BUSY: 80, OPEN: 1}
+    for lsn in (lsns[3], survivors):
+        found = read(QueueReader(tmp_path), first, end, lsn)
+        assert [row.clock for row in found] == [1, *range(61, 81)], "before what came later"
+    with pytest.raises(LocalProtocolError, match="durable"):
+        reclaim(log, frontier(first), survivors)
+    log.sync()
+    append(log, busy(81))
+    log.sync()
+    assert reclaim(log, frontier(first), survivors).segments == (1, 2, 3)
+    found = read(QueueReader(tmp_path), first, end, log.last_lsn)
+    assert [row.clock for row in found] == [1, *range(61, 81)]
+    with pytest.raises(LocalProtocolError, match="done up to"):
+        read(QueueReader(tmp_path), {}, first, lsns[3])
+    log.close()
+    with pytest.raises(QueueLostError, match="done up to"):
+        QueueLog.open(tmp_path, lsns[3])
+    with QueueLog.open(tmp_path, survivors):
+        found = read(QueueReader(tmp_path), first, end, survivors)
+        assert [row.clock for row in found] == [1, *range(61, 81)]
+
+
+def test_a_cut_may_take_the_survivors_away(tmp_path: Path) -> None:
+    log, lsns = story(tmp_path)
+    assert reclaim(log, frontier({BUSY: 60}), lsns[3]).survivors_rows == 1
+    log.sync()
+    log.close()
+    with QueueLog.open(tmp_path, lsns[3]) as again:
+        found = read(QueueReader(tmp_path), {BUSY: 60}, {BUSY: 60, OPEN: 1}, lsns[3])
+        assert [row.clock for row in found] == [1]
+        assert reclaim(again, frontier({BUSY: 60}), lsns[3]).survivors_rows == 1
+
+
+def test_a_log_that_was_opened_again_knows_of_its_survivors(tmp_path: Path) -> None:
+    log, lsns = story(tmp_path)
+    survivors = reclaim(log, frontier({BUSY: 60}), lsns[3]).survivors_lsn
+    assert survivors is not None
+    log.sync()
+    log.close()
+    with QueueLog.open(tmp_path, survivors) as again:
+        assert reclaim(again, frontier({BUSY: 60}), lsns[3]) == Reclaimed(), "not a second time"
+        assert reclaim(again, frontier({BUSY: 60}), survivors).segments == (1, 2, 3)
+
+
+def test_forgotten_rows_hold_nothing_back(tmp_path: Path) -> None:
+    """Once no cut can take the rollback back."""
+    log, lsns = story(tmp_path)
+    rolled_back = append(log, [Rollback(*OPEN, 0, 5), *opened(1)])
+    log.sync()
+    consumed = frontier({BUSY: 80})
+    assert reclaim(log, consumed, lsns[3]) == Reclaimed(), "nothing survives, nothing is certain"
+    assert reclaim(log, consumed, rolled_back).segments == (1, 2, 3, 4)
+    found = read(QueueReader(tmp_path), {BUSY: 80}, {BUSY: 80, OPEN: 1}, rolled_back)
+    assert [row.clock for row in found] == [1]
+
+
+def test_rollbacks_may_go_before_the_survivors_they_spoke_of(tmp_path: Path) -> None:
+    """A rollback that lies between an old segment and its survivors is dropped before these."""
+    log = QueueLog.open(tmp_path, 0, segment_bytes_max=1)
+    append(log, [*busy(1), *opened(1, 2)])
+    done = append(log, busy(21))
+    append(log, [Rollback(*OPEN, 1, 2), *busy(41)])
+    log.sync()
+    survivors = reclaim(log, frontier({BUSY: 40}), done)
+    assert survivors.survivors_rows == 1
+    append(log, busy(61))
+    lsn = log.sync()
+    consumed = {BUSY: 80}
+    assert reclaim(log, frontier(consumed), lsn).segments == (1, 2, 3)
+    found = read(QueueReader(tmp_path), consumed, {BUSY: 80, OPEN: 9}, lsn)
+    assert [row.clock for row in found] == [1]
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3, 5])
+def test_survivors_of_survivors_keep_their_order(tmp_path: Path, behind: int) -> None:
+    log = QueueLog.open(tmp_path, 0, segment_bytes_max=1)
+    epochs: list[int] = []
+    rewritten = 0
+    for number in range(40):
+        append(log, [*busy(1 + 20 * number), *(opened(number + 1) if number % 3 < 2 else [])])
+        epochs.append(log.sync())
+        if number >= behind:
+            done = number - behind
+            result = reclaim(log, frontier({BUSY: 20 * done + 20}), epochs[done])
+            rewritten += result.survivors_lsn is not None
+            found = read(QueueReader(tmp_path), {BUSY: 10**6}, {OPEN: 10**6}, log.last_lsn)
+            clocks = [clock for clock in range(1, number + 2) if (clock - 1) % 3 < 2]
+            assert [row.clock for row in found] == clocks
+    assert rewritten > 3
+    assert log.first_segment > 10

@@ -1,0 +1,255 @@
+"""The Session's machine: who is told what, in which order, and what it does not put up with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import RemoteProtocolError
+from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier
+from penstock.ids import Producer
+from penstock.journal.collection import Collection
+from penstock.journal.names import Selector
+from penstock.routing import assign
+from penstock.shuffle.session.state import (
+    AllReadsStarted,
+    AskProgress,
+    CheckpointReady,
+    ListingAdded,
+    ListingDone,
+    Progressed,
+    ReadEnded,
+    SessionEffect,
+    SessionState,
+    SliceOpened,
+    StartRead,
+)
+from penstock.shuffle.session.topology import Topology
+from tests.unit.shuffle.session.plans import binding, plan_of
+
+P = Producer.from_hex("0100000000aa")
+ORDERS = Collection.define("orders", "id BIGINT NOT NULL, region STRING", "id", "region")
+PLAN = plan_of(
+    binding(0),
+    binding(1, selector=Selector.parse("region=eu", ("region",)), cohort=1, lane=1),
+    binding(2, cohort=0),
+)
+TOPOLOGY = Topology(PLAN, {"orders": ORDERS}, assign([4, 7]))
+SLICES = [(4, 0), (4, 1), (7, 0), (7, 1)]
+LISTERS = {0: (4, 0), 1: (7, 1), 2: (4, 0)}
+EU, US = "orders/region=eu/000", "orders/region=us/000"
+NOTHING = Frontier.of()
+
+
+def journal(name: str, place: int, *clocks: int, hint: int = 0) -> JournalFrontier:
+    """A journal with a commit and its offset, or with a hint alone."""
+    last_commit, offset = clocks or (0, 0)
+    return JournalFrontier(name, place, (ProducerFrontier(P, last_commit, hint, offset),))
+
+
+def opened(resume: Frontier = NOTHING) -> SessionState:
+    state = SessionState(PLAN, TOPOLOGY, resume, 0.0)
+    for key in SLICES:
+        assert state.on_event(SliceOpened(*key), 0.0) == [AskProgress(*key)]
+    return state
+
+
+def listed(state: SessionState, place: int, name: str) -> list[SessionEffect]:
+    return state.on_event(ListingAdded(*LISTERS[place], place, name), 0.0)
+
+
+def start(state: SessionState, place: int, name: str) -> StartRead:
+    (effect,) = listed(state, place, name)
+    assert isinstance(effect, StartRead)
+    return effect
+
+
+def test_a_listed_journal_is_read_by_one_slice_of_its_lane() -> None:
+    state = opened()
+    for number, (place, name) in enumerate([(0, EU), (2, EU), (1, EU), (0, US)]):
+        read = start(state, place, name)
+        reader = (TOPOLOGY.reader(place, name), PLAN.bindings[place].lane)
+        assert read == StartRead(*reader, number, place, name, ())
+
+
+def test_a_read_goes_on_where_the_frontier_ends_and_only_once() -> None:
+    resume = Frontier.of([journal(EU, 0, 50, -9), journal(EU, 1, 60, -8)])
+    state = opened(resume)
+    read = start(state, 0, EU)
+    assert read.entries == (ProducerFrontier(P, 50, 0, -9),)
+    assert start(state, 1, EU).entries == (ProducerFrontier(P, 60, 0, -8),)
+    assert listed(state, 0, EU) == []  # it is being read
+    state.on_event(ReadEnded(read.member, read.lane, read.read), 0.0)
+    again = start(state, 0, EU)
+    assert (again.read, again.entries) == (2, ())
+    assert listed(state, 0, EU) == []
+    assert state.frontier == resume
+
+
+def test_all_slices_hear_when_all_first_reads_were_started() -> None:
+    state = opened()
+    assert list(state.unlisted) == [0, 1, 2]
+    listed(state, 0, EU)
+    assert state.on_event(ListingDone(4, 0, 0), 0.0) == []
+    assert state.on_event(ListingDone(7, 1, 1), 0.0) == []
+    listed(state, 2, EU)
+    assert list(state.unlisted) == [2]
+    told = state.on_event(ListingDone(4, 0, 2), 0.0)
+    assert told == [AllReadsStarted(*key) for key in SLICES]
+    assert isinstance(listed(state, 0, US)[0], StartRead)  # later ones are just reads
+
+
+@given(st.permutations([*SLICES, "listed", "listed", "listed"]))
+def test_a_slice_that_opens_late_hears_everything_in_order(
+    order: list[tuple[int, int] | str],
+) -> None:
+    state = SessionState(PLAN, TOPOLOGY, NOTHING, 0.0)
+    heard: list[SessionEffect] = []
+    unlisted, waiting = [0, 1, 2], 0
+    ready: set[object] = set()
+
+    def list_what_can_be() -> None:
+        nonlocal waiting
+        for place in [each for each in unlisted if LISTERS[each] in ready][:waiting]:
+            waiting -= 1
+            unlisted.remove(place)
+            for name in (EU, US)[: 1 if place == 1 else 2]:
+                heard.extend(listed(state, place, name))
+            heard.extend(state.on_event(ListingDone(*LISTERS[place], place), 0.0))
+
+    for step in order:
+        if isinstance(step, str):
+            waiting += 1
+        else:
+            ready.add(step)
+            heard.extend(state.on_event(SliceOpened(*step), 0.0))
+        list_what_can_be()
+    asks = [effect for effect in heard if isinstance(effect, AskProgress)]
+    reads = [effect for effect in heard if isinstance(effect, StartRead)]
+    assert sorted((ask.member, ask.lane) for ask in asks) == SLICES
+    assert sorted(read.read for read in reads) == list(range(5))
+    for key in SLICES:
+        own = [effect for effect in heard if not isinstance(effect, CheckpointReady)]
+        own = [effect for effect in own if (effect.member, effect.lane) == key]
+        kinds = [type(effect) for effect in own if not isinstance(effect, AskProgress)]
+        assert kinds == [StartRead] * (len(kinds) - 1) + [AllReadsStarted]
+
+
+def test_progress_is_asked_for_again_at_once() -> None:
+    state = opened()
+    first = Frontier.of([journal(EU, 0, 50, -9)], flushed_lsn=[3, 0])
+    assert state.on_event(Progressed(4, 0, first), 1.0) == [AskProgress(4, 0), CheckpointReady()]
+    second = Frontier.of([journal(US, 0, 50, -9)], flushed_lsn=[0, 2])
+    assert state.on_event(Progressed(7, 0, second), 2.0) == [AskProgress(7, 0)]
+    taken = state.take()
+    assert taken == Frontier.of(
+        [journal(EU, 0, 50, -9), journal(US, 0, 50, -9)], flushed_lsn=[3, 2]
+    )
+    assert state.frontier == taken
+    assert state.take() is None
+    third = Frontier.of([journal(EU, 0, 60, -12)])
+    assert state.on_event(Progressed(4, 0, third), 3.0) == [AskProgress(4, 0), CheckpointReady()]
+    assert state.take() is not None
+    assert state.frontier == Frontier.of(
+        [journal(EU, 0, 60, -12), journal(US, 0, 50, -9)], flushed_lsn=[3, 2]
+    )
+
+
+def test_what_is_waited_for_can_be_explained() -> None:
+    state = opened()
+    half = Frontier.of([journal(EU, 1, 50, -9), journal(US, 1, hint=50)])
+    assert state.on_event(Progressed(7, 1, half), 5.0) == [AskProgress(7, 1)]
+    (waiting,) = state.waiting
+    assert (waiting.cohort, waiting.since, waiting.awaited[0].journal) == (1, 5.0, US)
+
+
+def test_a_recovery_reads_only_what_is_hinted_at() -> None:
+    resume = Frontier.of([journal(EU, 0, 50, -9, hint=80), journal(US, 0, 50, -9)])
+    state = opened(resume)
+    assert state.recovery
+    assert start(state, 0, EU).entries == (ProducerFrontier(P, 50, 80, -9),)
+    assert listed(state, 0, US) == []
+    assert listed(state, 2, EU) == []
+    state.on_event(Progressed(4, 0, Frontier.of([journal(EU, 0, 80, -12)])), 1.0)
+    assert state.take() is not None
+    assert state.frontier == Frontier.of([journal(EU, 0, 80, -12, hint=80), journal(US, 0, 50, -9)])
+    read = 0
+    state.on_event(ReadEnded(TOPOLOGY.reader(0, EU), 0, read), 2.0)
+    assert listed(state, 0, EU) == []
+
+
+def test_moot_hints_leave_the_frontier() -> None:
+    state = opened()
+    state.on_event(
+        Progressed(
+            4, 0, Frontier.of([journal(EU, 0, 50, -9), journal(US, 0, 20, -3, hint=50)],
+            gap_floor={0: 90}),
+        ),
+        1.0,
+    )  # fmt: skip
+    assert state.take() is not None
+    assert state.frontier.unresolved_hints == 0
+    assert state.frontier.entry(US, 0, P) == ProducerFrontier(P, 20, 0, -3)
+
+
+COMMIT = Frontier.of([journal(EU, 0, 50, -9)])
+
+
+@pytest.mark.parametrize(
+    ("event", "problem"),
+    [
+        (SliceOpened(5, 0), "member 5 in lane 0 is no part of this session: its members are 4, 7"),
+        (SliceOpened(4, 2), "member 4 in lane 2 is no part of this session"),
+        (SliceOpened(4, 0), "opened twice"),
+        (Progressed(9, 0, COMMIT), "no part of this session"),
+        (Progressed(4, 1, COMMIT), "progress of binding 0, which is not of its lane"),
+        (Progressed(4, 0, Frontier.of([journal(EU, 3, 5, -1)])), "binding 3 is unknown: feed 'f"),
+        (Progressed(4, 0, Frontier.of(gap_floor={1: 7})), "binding 1, which is not of its lane"),
+        (ListingAdded(4, 0, 3, EU), "binding 3 is unknown"),
+        (ListingAdded(7, 0, 0, EU), "listed binding 0, which is not its to list"),
+        (ListingAdded(4, 1, 0, EU), "listed binding 0, which is not its to list"),
+        (ListingAdded(7, 1, 1, US), "for binding 1, which does not read it"),
+        (ListingAdded(4, 0, 0, "payments/region=eu/000"), "which does not read it"),
+        (ListingAdded(4, 0, 0, "orders/eu/000"), "names no journal"),
+        (ListingDone(7, 1, 0), "not its to list"),
+        (ListingDone(4, 0, 2), "first listing of binding 2 twice"),
+        (ReadEnded(4, 0, 0), "ended read 0, which it does not have"),
+        (ReadEnded(4, 0, -1), "ended read -1, which it does not have"),
+    ],
+)
+def test_what_the_protocol_forbids(event: SliceOpened, problem: str) -> None:
+    state = opened()
+    state.on_event(ListingDone(4, 0, 2), 0.0)
+    with pytest.raises(RemoteProtocolError, match=problem):
+        state.on_event(event, 1.0)
+
+
+def test_who_has_not_opened_was_asked_for_nothing() -> None:
+    state = SessionState(PLAN, TOPOLOGY, NOTHING, 0.0)
+    for event in (Progressed(4, 0, COMMIT), ListingAdded(4, 0, 0, EU), ReadEnded(4, 0, 0)):
+        with pytest.raises(
+            RemoteProtocolError, match=f"has not opened, and sent {type(event).__name__}"
+        ):
+            state.on_event(event, 1.0)
+
+
+def test_a_refused_event_changes_nothing() -> None:
+    state = opened()
+    stranger = Frontier.of([journal(EU, 0, 50, -9), journal(EU, 1, 50, -9)])
+    with pytest.raises(RemoteProtocolError):
+        state.on_event(Progressed(4, 0, stranger), 1.0)
+    assert state.take() is None
+
+
+def test_a_read_is_ended_by_its_reader_and_once() -> None:
+    state = opened()
+    read = start(state, 0, EU)
+    other = 11 - read.member
+    with pytest.raises(RemoteProtocolError, match="which it does not have"):
+        state.on_event(ReadEnded(other, 0, read.read), 0.0)
+    state.on_event(ReadEnded(read.member, 0, read.read), 0.0)
+    again = start(state, 0, EU)
+    with pytest.raises(RemoteProtocolError, match="which it does not have"):
+        state.on_event(ReadEnded(read.member, 0, read.read), 0.0)
+    state.on_event(ReadEnded(again.member, 0, again.read), 0.0)

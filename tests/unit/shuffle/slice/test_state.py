@@ -1,0 +1,101 @@
+"""The Slice against a walk over its documents one by one, whatever the order of events."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.routing import assign
+from penstock.shuffle.slice import levelling, parcelling, state
+from tests.unit.shuffle.slice.harness import Harness
+from tests.unit.shuffle.slice.model import Walk, binding, random_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.shuffle.plan import BindingPlan
+    from tests.unit.shuffle.slice.model import Row
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_limits() -> Iterator[None]:
+    """So that a few dozen documents reach them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levelling, "ROUND_ROWS_MAX", 12)
+        patch.setattr(state, "ROUND_ROWS_MAX", 12)
+        patch.setattr(parcelling, "LARGE_ROWS", 4)
+        patch.setattr(state, "FETCH_BYTES", 300)
+        yield
+
+
+def some_bindings(rng: random.Random) -> list[BindingPlan]:
+    chosen = [binding(0, rng.choice((0, 9)))]
+    if rng.random() < 0.4:
+        delay = rng.choice((chosen[0].delay, 30))
+        cohort = 0 if delay == chosen[0].delay else 1
+        chosen.append(binding(1, delay, cohort, rng.choice((0, 20)), rng.choice((45, 2**64 - 1))))
+    return chosen
+
+
+def some_journals(rng: random.Random) -> dict[str, list[Row]]:
+    names = [f"j{number}" for number in range(rng.randint(1, 4))]
+    return {
+        name: random_journal(
+            rng, name, [*(other for other in names if other != name), "x"], 1000 * number
+        )
+        for number, name in enumerate(names)
+    }
+
+
+def run(rng: random.Random, harness: Harness, steps: int) -> None:
+    for _ in range(steps):
+        harness.step()
+    harness.finish()
+    for number, view in harness.reads.items():
+        assert harness.state._numbers[number].offset == max(
+            len(harness.journals[view.journal]), harness.walk(view, 0).offset
+        )
+
+
+@given(st.integers(0, 2**32), st.integers(0, 120))
+@settings(max_examples=250)
+def test_whatever_the_order_of_events_queues_and_frontier_are_as_the_walk_has_them(
+    seed: int, steps: int
+) -> None:
+    rng = random.Random(seed)
+    assignment = assign(range(1, rng.randint(2, 4)))
+    harness = Harness(rng, some_bindings(rng), some_journals(rng), assignment)
+    run(rng, harness, steps)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 120))
+@settings(max_examples=250)
+def test_a_read_that_resumes_goes_back_for_the_spans_that_were_open(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    bindings, journals = some_bindings(rng), some_journals(rng)
+    entries = {
+        (name, each.place): Walk(rows, each).walk_to(rng.randint(0, len(rows))).checkpoint()
+        for name, rows in journals.items()
+        for each in bindings
+    }
+    harness = Harness(rng, bindings, journals, assign((1, 2)), entries)
+    run(rng, harness, steps)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 80))
+@settings(max_examples=150)
+def test_bytes_that_are_gone_are_passed_over_and_told(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    bindings, journals = some_bindings(rng), some_journals(rng)
+    first_kept = {name: faultless_begin(rng, rows) for name, rows in journals.items()}
+    harness = Harness(rng, bindings, journals, assign((1, 2)), None, first_kept)
+    run(rng, harness, steps)
+
+
+def faultless_begin(rng: random.Random, rows: list[Row]) -> int:
+    """Any offset: a span whose begin is gone still has a good order."""
+    return rng.randint(0, len(rows))
