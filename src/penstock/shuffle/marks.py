@@ -1,26 +1,12 @@
-"""Marks: what a Slice promises a Queue about the rows that follow."""
+"""Marks: what a Slice promises a Queue about the rows that follow. They are frames of a stream."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
+from penstock.transport.frames import Mark, MarkKind
 
-class MarkKind(IntEnum):
-    DUE = 0
-    """Rows may follow, none with a lesser key."""
-    DELAYED = 1
-    """The next row has this key and waits until it is old enough: lower lanes need not wait."""
-    IDLE = 2
-    """Nothing is there to be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    kind: MarkKind
-    key: int = 0
-
+__all__ = ["BEGINNING", "IDLE", "Mark", "MarkKind"]
 
 BEGINNING: Final = Mark(MarkKind.DUE, 0)
 """What a stream promises before it has said anything: nothing."""

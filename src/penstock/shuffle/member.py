@@ -80,7 +80,8 @@ class Setup:
 
 
 class Member:
-    """From `start` to `close`. `failed` is set when it cannot go on; `failure` says why."""
+    """From `start` to `close`. `ended` is set when the Session has released it, or when it cannot
+    go on: then `failure` says why."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Member:
     ) -> None:
         """`place` has the cluster's decisions and snapshots, `folder` this member's queue."""
         self.member: Final = security.member
-        self.failed = threading.Event()
+        self.ended = threading.Event()
         self.failure: BaseException | None = None
         settings, assignment = setup.settings, setup.assignment
         plan = make_plan(setup.feed, store)
@@ -120,7 +121,7 @@ class Member:
             held="parcels/",
         )
         self._senders = [
-            Sender(security, keyvalue, lane=lane, on_credit=self._waker(lane)) for lane in lanes
+            Sender(security, keyvalue, lane=lane, on_room=self._waker(lane)) for lane in lanes
         ]
         self._queue = QueueActor(
             QueueMachine(
@@ -137,6 +138,7 @@ class Member:
             hear=self._hear,
             captured=self._queue_captured,
             room_needed=lambda: self._tell(0, control.RoomNeeded(self.member)),
+            released=self.ended.set,
             fail=self._fail,
         )
         hint_index = HintIndex(plan)
@@ -185,7 +187,8 @@ class Member:
         self._status.start()
         return self
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Reads and sends no more: from here on other members may go away."""
         self._closing.set()
         self._capture.give_up_all()
         self._epochs.close()
@@ -193,6 +196,9 @@ class Member:
             each.close()
         for sender in self._senders:
             sender.close()
+
+    def close(self) -> None:
+        self.stop()
         self._queue.close()
         self._receiver.close()
         self._log.close()
@@ -232,10 +238,10 @@ class Member:
         return lambda _: self._slices[lane].wake()
 
     def _fail(self, error: BaseException) -> None:
-        if self.failed.is_set() or self._closing.is_set():
+        if self.ended.is_set() or self._closing.is_set():
             return
         self.failure = error
-        self.failed.set()
+        self.ended.set()
         _LOG.error("member %d cannot go on: %s", self.member, error)
         try:
             reason = f"{type(error).__name__}: {error}"
@@ -244,7 +250,7 @@ class Member:
             _LOG.exception("member %d could not tell the Session", self.member)
 
     def _tell_status(self) -> None:
-        while not self._closing.wait(STATUS_SECONDS) and not self.failed.is_set():
+        while not self._closing.wait(STATUS_SECONDS) and not self.ended.is_set():
             try:
                 self._epochs.check()
                 self._tell(0, control.MemberStatus(self.member, dict(self._figures())))
@@ -291,4 +297,4 @@ class Member:
 def _slice_snapshot(snapshot: Snapshot | None, lane: int) -> SliceSnapshot | None:
     if snapshot is None:
         return None
-    return SliceSnapshot.decode(snapshot.part(f"slice-{lane}"))
+    return SliceSnapshot.decode(memoryview(snapshot.part(f"slice-{lane}")))

@@ -4,7 +4,17 @@ A `Sender` opens a connection to a member with the first frame for it; a `Receiv
 member and hands out what all senders sent. docs/format.md has the bytes, ARCHITECTURE.md the walk.
 """
 
-from penstock.transport.frames import Barrier, Close, Flush, Flushed, Origin, VnodeData
+from penstock.transport.connection import SendTimeoutError
+from penstock.transport.frames import (
+    Barrier,
+    Close,
+    Flush,
+    Flushed,
+    Mark,
+    MarkKind,
+    Origin,
+    VnodeData,
+)
 from penstock.transport.inbox import Received
 from penstock.transport.receiver import Receiver
 from penstock.transport.sender import Loss, Sender
@@ -16,10 +26,13 @@ __all__ = [
     "Received",
     "Origin",
     "VnodeData",
+    "Mark",
+    "MarkKind",
     "Barrier",
     "Flush",
     "Flushed",
     "Close",
     "Loss",
+    "SendTimeoutError",
     "Timing",
 ]

@@ -25,6 +25,7 @@ from penstock.transport.frames import (
     Flushed,
     Frame,
     Hello,
+    Mark,
     Message,
     Origin,
     VnodeData,
@@ -64,14 +65,18 @@ class Connection:
         peer: int,
         origin: Origin,
         security: Security,
+        *,
         on_flushed: Callable[[int, Flushed], None],
         on_lost: Callable[[int, str], None],
+        on_room: Callable[[int], None],
     ) -> None:
+        """`on_room` is called when more can be sent than a moment ago. It must not block."""
         self.peer = peer
         self.security = security
         self._origin = origin
         self._on_flushed = on_flushed
         self._on_lost = on_lost
+        self._on_room = on_room
         self._lock = threading.RLock()  # reentrant: the local carrier answers in the call
         self._changed = threading.Condition(self._lock)
         self._allowance = Allowance()
@@ -159,6 +164,8 @@ class Connection:
             freed = was_crowded or allowance.free_bytes > was_free_bytes
             if freed and not allowance.crowded:
                 self._changed.notify_all()
+                if was_crowded:
+                    self._on_room(self.peer)
             return count
 
     def on_frame(self, frame: Frame, proven_member: int | None) -> None:
@@ -172,6 +179,7 @@ class Connection:
                         raise RemoteProtocolError("the peer granted credit before its Hello")
                     self._allowance.grant(frame)
                     self._changed.notify_all()
+                self._on_room(self.peer)
             case Flushed():
                 with self._lock:
                     if frame.cycle not in self._flushing:
@@ -182,7 +190,7 @@ class Connection:
                 self._on_flushed(self.peer, frame)
             case Close():
                 self.lose(f"the peer ended the stream: {frame.reason}")
-            case VnodeData() | Barrier() | Flush():
+            case VnodeData() | Mark() | Barrier() | Flush():
                 raise RemoteProtocolError(f"a receiver does not say {type(frame).__name__}")
             case _:
                 assert_never(frame)

@@ -1,13 +1,14 @@
 """Frames: what members say to each other. docs/format.md has their bytes.
 
-A sender says Hello, then VnodeData, Barrier and Flush in its own order, and Close at the end. The
-receiver answers with Hello, then Credit and Flushed, or Close with the reason. Frames are plain
+A sender says Hello, then VnodeData, Mark, Barrier and Flush in its own order, and Close at the end.
+The receiver answers with Hello, then Credit and Flushed, or Close with the reason. Frames are plain
 data: how they travel is the carrier's matter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.checkpoint.barrier import Barrier as Barrier  # noqa: PLC0414 - one of the frames
@@ -82,6 +83,26 @@ class VnodeData:
             _check_range("vnode", self.vnode, U16_MAX)
 
 
+class MarkKind(IntEnum):
+    DUE = 0
+    """Rows may follow, none with a lesser key."""
+    DELAYED = 1
+    """The next row has this key and waits until it is old enough: others need not wait for it."""
+    IDLE = 2
+    """Nothing is there to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A promise about the rows that follow, for a receiver that merges senders by their keys."""
+
+    kind: MarkKind
+    key: int = 0
+
+    def __post_init__(self) -> None:
+        _check_range("key", self.key, U64_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class Flush:
     """Asks that everything before it be made durable."""
@@ -125,8 +146,8 @@ class Close:
     fault: bool = False
 
 
-Frame: TypeAlias = Hello | VnodeData | Barrier | Flush | Flushed | Credit | Close
-Message: TypeAlias = VnodeData | Barrier | Flush
+Frame: TypeAlias = Hello | VnodeData | Mark | Barrier | Flush | Flushed | Credit | Close
+Message: TypeAlias = VnodeData | Mark | Barrier | Flush
 """What the users of a Sender send."""
 
 

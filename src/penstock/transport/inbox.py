@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from penstock.errors import LocalProtocolError
-from penstock.transport.frames import Barrier, Close, Flush, Origin, VnodeData
+from penstock.transport.frames import Barrier, Close, Flush, Mark, Origin, VnodeData
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class Received(NamedTuple):
     may be missing."""
     number: int
     """Counts the receiver's frames: tells whether a batch came before or after a barrier."""
-    frame: VnodeData | Barrier | Flush | Close
+    frame: VnodeData | Mark | Barrier | Flush | Close
     """A Close is always the last of its connection, whether the peer said it or just vanished."""
     charged_bytes: int = 0
     """What it holds of its sender's credit until it is taken."""
@@ -39,7 +39,7 @@ class Received(NamedTuple):
         return self.frame.stage if isinstance(self.frame, VnodeData) else None
 
 
-Arrival: TypeAlias = "tuple[VnodeData | Barrier | Flush | Close, int]"
+Arrival: TypeAlias = "tuple[VnodeData | Mark | Barrier | Flush | Close, int]"
 """A frame, and what it costs or is charged."""
 
 

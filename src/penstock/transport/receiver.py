@@ -43,9 +43,12 @@ class Receiver:
         port: int = 0,
         inbound_bytes_max: int = INBOUND_BYTES_MAX,
         streams_max: int = STREAMS_MAX,
+        held: str | None = None,
         timing: Timing | None = None,
     ) -> None:
-        desk = Desk(security, inbound_bytes_max, streams_max)
+        """Batches of stages that begin with `held` count against their sender until they are
+        released; all others until they are taken."""
+        desk = Desk(security, inbound_bytes_max, streams_max, held)
         listener = carrier_of(carrier).listen(
             host,
             port,
@@ -88,6 +91,10 @@ class Receiver:
     def stage(self, received: Received) -> None:
         """Puts a frame back for later, in its old place. It counts against its sender again."""
         self._desk.put_back(received)
+
+    def release(self, received: list[Received]) -> None:
+        """Gives the credit of held batches back, once each."""
+        self._desk.give_back(received)
 
     def reply(self, origin: Origin, flushed: Flushed) -> bool:
         """Answers a Flush. False if nobody waits for it: its connection is gone, or it was answered

@@ -17,7 +17,7 @@ from penstock.transport.frames import Flushed, Origin
 from penstock.transport.timing import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from penstock.cluster.keyvalue import KeyValue
@@ -53,11 +53,15 @@ class Sender:
         *,
         lane: int = 0,
         timing: Timing | None = None,
+        on_room: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`on_room` is called with a member when more can be sent to it than a moment ago, from a
+        thread of the carrier's: it must not block, nor send."""
         self.origin: Final = Origin(security.member, lane)
         self._security = security
         self._keyvalue = keyvalue
         self._timing = timing or Timing()
+        self._on_room = on_room
         self._pool = _Pool()
         self._flushed: queue.SimpleQueue[tuple[int, Flushed]] = queue.SimpleQueue()
         self._losses: deque[Loss] = deque(maxlen=LOSSES_MAX)
@@ -159,8 +163,9 @@ class Sender:
             member,
             self.origin,
             self._security,
-            lambda answering, frame: flushed.put((answering, frame)),
-            on_lost,
+            on_flushed=lambda answering, frame: flushed.put((answering, frame)),
+            on_lost=on_lost,
+            on_room=self._on_room,
         )
         connection.open(address, self._timing)
         opened = True

@@ -22,6 +22,7 @@ from penstock.transport.frames import (
     Flushed,
     Frame,
     Hello,
+    Mark,
     Origin,
     VnodeData,
 )
@@ -38,8 +39,13 @@ _LOG: Final = logging.getLogger("penstock.transport")
 class Desk:
     """What the streams of one receiver share: who is connected, and the room for each."""
 
-    def __init__(self, security: Security, inbound_bytes_max: int, streams_max: int) -> None:
+    def __init__(
+        self, security: Security, inbound_bytes_max: int, streams_max: int, held: str | None = None
+    ) -> None:
+        """Batches of stages that begin with `held` keep their credit after they were taken, until
+        they are released."""
         self._security = security
+        self._held = held
         self._streams_max = streams_max
         self._window_bytes = inbound_bytes_max // streams_max
         Window(self._window_bytes)  # too small is said now, not at the first stream
@@ -136,6 +142,9 @@ class Desk:
         return stream is not None and stream.answer(frame)
 
     def put_back(self, received: Received) -> None:
+        if self._keeps_credit(received):
+            self.inbox.put_back(received)
+            return
         held = received.charged_bytes, _control_frames(received)
         with self._lock:
             self._windows[received.origin].put_back(*held)
@@ -176,7 +185,20 @@ class Desk:
         if stream is not None and stream.connection == received.connection:
             stream.unanswered[flush.cycle] = asked
 
+    def _keeps_credit(self, received: Received) -> bool:
+        return (
+            self._held is not None
+            and isinstance(received.frame, VnodeData)
+            and received.frame.stage.startswith(self._held)
+        )
+
     def _on_taken(self, taken: list[Received]) -> None:
+        if self._held is not None:
+            taken = [received for received in taken if not self._keeps_credit(received)]
+        self.give_back(taken)
+
+    def give_back(self, taken: list[Received]) -> None:
+        """The room that frames took is free again."""
         charged: dict[Origin, int] = {}
         control: list[Received] = []
         for received in taken:
@@ -237,7 +259,7 @@ class Stream:
                 match frame:
                     case VnodeData():
                         good.append((self._split(frame), cost_bytes))
-                    case Barrier() | Flush():
+                    case Mark() | Barrier() | Flush():
                         good.append(([frame], 0))
                     case Close():
                         self._desk.put(self, good)
@@ -257,7 +279,7 @@ class Stream:
             self.origin, self.connection = self._desk.admit(self, frame, self._proven_member)
             return
         match frame:
-            case VnodeData() | Barrier() | Close():
+            case VnodeData() | Mark() | Barrier() | Close():
                 pass
             case Flush():
                 if frame.cycle in self.unanswered:
@@ -302,12 +324,12 @@ class Stream:
         return True
 
 
-_Parts: TypeAlias = "tuple[Sequence[VnodeData | Barrier | Flush], int]"
+_Parts: TypeAlias = "tuple[Sequence[VnodeData | Mark | Barrier | Flush], int]"
 """A frame, or its batch split by vnode, and what it costs (control frames: nothing)."""
 
 
 def _shared_out(
-    parts: Sequence[VnodeData | Barrier | Flush], charged_bytes: int
+    parts: Sequence[VnodeData | Mark | Barrier | Flush], charged_bytes: int
 ) -> Iterator[Arrival]:
     """The parts of a frame share its charge, to the last byte."""
     share, rest = divmod(charged_bytes, len(parts))

@@ -26,6 +26,8 @@ from penstock.transport.frames import (
     Flushed,
     Frame,
     Hello,
+    Mark,
+    MarkKind,
     VnodeData,
 )
 
@@ -45,6 +47,7 @@ _DATA: Final = struct.Struct("<HHI")
 _FLUSH: Final = struct.Struct("<Q")
 _FLUSHED: Final = struct.Struct("<QQ")
 _CREDIT: Final = struct.Struct("<QQ")
+_MARK: Final = struct.Struct("<QQ")
 
 TAG_HELLO: Final = 1
 _TAG_DATA: Final = 2
@@ -53,6 +56,7 @@ _TAG_FLUSH: Final = 4
 _TAG_FLUSHED: Final = 5
 _TAG_CREDIT: Final = 6
 _TAG_CLOSE: Final = 7
+_TAG_MARK: Final = 8
 
 _BODY_BYTES_RANGE: Final = {
     TAG_HELLO: (_HELLO.size, _HELLO.size + TOKEN_BYTES_MAX),
@@ -62,6 +66,7 @@ _BODY_BYTES_RANGE: Final = {
     _TAG_FLUSHED: (_FLUSHED.size, _FLUSHED.size),
     _TAG_CREDIT: (_CREDIT.size, _CREDIT.size),
     _TAG_CLOSE: (1, 1 + REASON_BYTES_MAX),
+    _TAG_MARK: (_MARK.size, _MARK.size),
 }
 
 _JOINED_BYTES_MAX: Final = 2048
@@ -93,6 +98,8 @@ def encode(frame: Frame, encoders: StageEncoders) -> Encoded:
         case Hello():
             head = _HELLO.pack(MAGIC, frame.version, frame.lane, frame.member, frame.window_bytes)
             return _encode_control(TAG_HELLO, head + frame.token)
+        case Mark():
+            return _encode_control(_TAG_MARK, _MARK.pack(frame.key, frame.kind))
         case Barrier():
             return _encode_control(_TAG_BARRIER, frame.to_bytes())
         case Flush():
@@ -221,6 +228,9 @@ def _decode_control(tag: int, body: bytes) -> Frame:
         if magic != MAGIC:
             raise LocalProtocolError("it does not begin with the transport's mark")
         return Hello(member, lane, body[_HELLO.size :], window_bytes, version)
+    if tag == _TAG_MARK:
+        key, kind = _MARK.unpack(body)
+        return Mark(mark_kind(kind), key)
     if tag == _TAG_BARRIER:
         return Barrier.from_bytes(body)
     if tag == _TAG_FLUSH:
@@ -232,3 +242,10 @@ def _decode_control(tag: int, body: bytes) -> Frame:
     if body[0] > 1:
         raise LocalProtocolError("Close is a fault (1) or none (0)")
     return Close(body[1:].decode(), fault=bool(body[0]))
+
+
+def mark_kind(number: int) -> MarkKind:
+    try:
+        return MarkKind(number)
+    except ValueError:
+        raise LocalProtocolError(f"there is no mark of kind {number}") from None

@@ -101,12 +101,14 @@ class World:
         self.link = FakeLink()
         self.flushed: list[tuple[int, Flushed]] = []
         self.lost: list[tuple[int, str]] = []
+        self.roomy: list[int] = []
         self.connection = Connection(
             PEER,
             Origin(1, 3),
             Security(1, TOKEN, None),
-            lambda member, frame: self.flushed.append((member, frame)),
-            lambda member, reason: self.lost.append((member, reason)),
+            on_flushed=lambda member, frame: self.flushed.append((member, frame)),
+            on_lost=lambda member, reason: self.lost.append((member, reason)),
+            on_room=self.roomy.append,
         )
         self.answers: list[Frame] = [HELLO, FULL]
         self.link.on_hello = self.answer

@@ -86,7 +86,8 @@ _Posted: TypeAlias = Reclaim | EpochGivenUp | Synced
 
 class QueueActor:
     """From `start` to `close`. `hear` gets what the Session says, `captured` the state at each
-    barrier (or why there is none), `fail` what ends it."""
+    barrier (or why there is none), `fail` what ends it; `released` is called when the Session has
+    ended in order."""
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class QueueActor:
         hear: Callable[[Message], None],
         captured: Callable[[int, QueueState | str], None],
         room_needed: Callable[[], None],
+        released: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._machine = machine
@@ -108,6 +110,7 @@ class QueueActor:
         self._hear = hear
         self._captured = captured
         self._room_needed = room_needed
+        self._released = released
         self._fail = fail
         self._posted: queue.SimpleQueue[_Posted] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -206,8 +209,10 @@ class QueueActor:
             case VnodeData(stage=control.STAGE, batch=batch):
                 for message in control.decode_messages(batch):
                     self._hear(message)
-            case Close(reason=reason):
-                raise PeerUnavailableError(f"the Session is gone: {reason}")
+            case Close(reason=reason, fault=fault):
+                if fault:
+                    raise PeerUnavailableError(f"the Session is gone: {reason}")
+                self._released()
             case other:
                 raise RemoteProtocolError(f"the Session sent {other}")
 

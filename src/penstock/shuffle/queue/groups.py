@@ -70,6 +70,8 @@ def _sort_by_source(rows: Identities) -> Any:
 
 def _codes(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """The distinct values, ascending, and the place of each value among them."""
+    if (values == values[0]).all():  # often all are of one producer, or of one read
+        return values[:1], np.zeros(len(values), np.int64)
     encoded = pa.array(values).dictionary_encode()
     distinct = encoded.dictionary.to_numpy()
     ascending = np.argsort(distinct)

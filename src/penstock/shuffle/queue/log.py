@@ -11,6 +11,7 @@ One thread appends and reclaims; another may sync at the same time, and a third 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import threading
@@ -347,7 +348,21 @@ def _write_floor(folder: Path, floor: Floor) -> None:
     temporary = folder / f".{FLOOR_NAME}{TEMPORARY_SUFFIX}"
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
-    write_new_file(temporary, [floor.encode()])
+    try:
+        write_new_file(temporary, [floor.encode()])
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not (folder / FLOOR_NAME).exists():
+            raise
+        # On a full disk nothing could be dropped if this needed room. It is far less than a sector.
+        descriptor = os.open(folder / FLOOR_NAME, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, floor.encode(), 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return
     temporary.rename(folder / FLOOR_NAME)
     sync_folder(folder)
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.parcels import PARCEL_FIELDS
 from penstock.shuffle.queue.block import BLOCK_ROWS_MAX
+from penstock.shuffle.queue.errors import QueueWriteError
 from penstock.shuffle.queue.reader import batches_of, joined
 from penstock.shuffle.queue.segment import segment_of
 from penstock.shuffle.queue.visible import Window
@@ -82,7 +83,10 @@ def reclaim(log: QueueLog, consumed: Frontier, consumed_lsn: int) -> Reclaimed:
     if not batches:
         return Reclaimed(tuple(dropped), freed_bytes)
     parts, order, names = _put_together(batches)
-    lsn = log.append(parts, order, names, stands_for=tuple(rewritten))
+    try:
+        lsn = log.append(parts, order, names, stands_for=tuple(rewritten))
+    except QueueWriteError:  # a full disk; with the next epoch there may be room
+        return Reclaimed(tuple(dropped), freed_bytes)
     return Reclaimed(tuple(dropped), freed_bytes, lsn, len(order))
 
 

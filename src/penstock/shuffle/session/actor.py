@@ -12,7 +12,6 @@ from collections import deque
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Final, assert_never
 
-from penstock.checkpoint import Flags
 from penstock.epoch.coordinator import Coordinator
 from penstock.epoch.decisions import DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
@@ -39,7 +38,7 @@ from penstock.transport import Close, Receiver, Sender, VnodeData
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.checkpoint import Barrier
+    from penstock.checkpoint import Barrier, Flags
     from penstock.cluster.keyvalue import KeyValue
     from penstock.frontier import Frontier
     from penstock.journal.store import JournalStore
@@ -66,7 +65,7 @@ class MemberLostError(PenstockError):
 
 
 class Session:
-    """From `start` to `close`. `failed` is set when the shuffle cannot go on; `failure` says why."""
+    """From `start` to `close`. `failed` is set when it cannot go on; `failure` says why."""
 
     def __init__(
         self,
@@ -194,7 +193,8 @@ class Session:
         if self.failure is not None:
             raise MemberLostError(str(self.failure)) from self.failure
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Neither hears nor leads any more: from here on members may go away."""
         self._closing.set()
         self._receiver.interrupt()
         with self._changed:
@@ -204,6 +204,10 @@ class Session:
                 thread.join()
         self._coordinator.close()
         self._epoch_member.close()
+
+    def close(self) -> None:
+        """Ends the streams: members that are still there are released."""
+        self.stop()
         self._sender.close()
         self._receiver.close()
 
@@ -299,6 +303,8 @@ class Session:
             )
             if self._closing.is_set() or not (self._state.has_ready or self._wants_epoch):
                 return False
+            if self._state.frontier.unresolved_hints and not self._state.has_ready:
+                return False  # what was lost is not yet fetched: there is no epoch to be had
             # Fixed before the epoch is announced: all of it is in the queues then.
             self._wants_epoch = False
             self._state.take()

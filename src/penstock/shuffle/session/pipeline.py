@@ -132,7 +132,7 @@ class CheckpointPipeline:
                 self._advance(reduce_all((part, flushed)), now)
 
         # 4. Once a boundary is resolved, what was held back is the next.
-        if self._boundary is None and self._progressed.journal_count and not self._recovery:
+        if self._boundary is None and self._progressed.journal_count:
             progressed, self._progressed = self._progressed, Frontier.of()
             self._frozen = False
             self._advance(self._ledger.prune(progressed), now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
-from penstock.errors import RemoteProtocolError
+from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, ProducerFrontier, clear_discharged_hints, reduce
 from penstock.shuffle.session.checkpoints import Checkpoints
 from penstock.shuffle.session.hint_index import HintIndex
@@ -115,7 +115,17 @@ SliceKey: TypeAlias = tuple[int, int]
 
 
 class SessionState:
-    def __init__(self, plan: Plan, topology: Topology, resume: Frontier, now: float) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        topology: Topology,
+        resume: Frontier,
+        now: float,
+        *,
+        first_read: int = 0,
+    ) -> None:
+        """`first_read` is above all numbers of reads that were ever given: rows in the queues have
+        them."""
         self.frontier: Frontier = resume
         """Up to where everything is complete: the start, and all that was taken since."""
         self._plan = plan
@@ -126,8 +136,9 @@ class SessionState:
         self._started: set[ReadKey] = set()
         """What was taken out of the resume frontier."""
         self._running: dict[ReadKey, int] = {}
+        self._first_read = first_read
         self._reads: list[tuple[SliceKey, ReadKey]] = []
-        """By number, who reads what."""
+        """By number, less the first one, who reads what."""
         self._unlisted = {binding.place for binding in plan.bindings}
         self._slices = {
             (member, lane) for lane in range(len(plan.lanes)) for member in topology.members
@@ -140,6 +151,16 @@ class SessionState:
     def recovery(self) -> bool:
         """Whether this session only fetches what was lost. One checkpoint comes of it."""
         return self._checkpoints.recovery
+
+    @property
+    def next_read(self) -> int:
+        """The number of the next read."""
+        return self._first_read + len(self._reads)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `take` would give something."""
+        return self._checkpoints.has_ready
 
     @property
     def waiting(self) -> tuple[Waiting, ...]:
@@ -195,11 +216,13 @@ class SessionState:
         entries = () if known is None else known.producers
         if self.recovery and not any(entry.is_unresolved for entry in entries):
             return []
-        if len(self._reads) == READS_MAX:
-            raise RemoteProtocolError(f"no session has more than {READS_MAX} reads: restart it")
+        if self.next_read == READS_MAX:
+            raise LocalProtocolError(
+                f"{READS_MAX} reads were numbered, as many as there are: begin with empty queues"
+            )
         self._started.add(read_key)
         slice_key = (self._topology.reader(event.binding, event.journal), event.lane)
-        self._running[read_key] = read = len(self._reads)
+        self._running[read_key] = read = self.next_read
         self._reads.append((slice_key, read_key))
         return self._tell(
             slice_key, StartRead(*slice_key, read, event.binding, event.journal, entries)
@@ -221,10 +244,9 @@ class SessionState:
         ]
 
     def _end_read(self, event: ReadEnded) -> None:
-        slice_key, read_key = (event.member, event.lane), None
-        if 0 <= event.read < len(self._reads):
-            reader, read_key = self._reads[event.read]
-            if reader == slice_key and self._running.get(read_key) == event.read:
+        if self._first_read <= event.read < self.next_read:
+            reader, read_key = self._reads[event.read - self._first_read]
+            if reader == (event.member, event.lane) and self._running.get(read_key) == event.read:
                 del self._running[read_key]
                 return
         raise RemoteProtocolError(f"{_name(event)} ended read {event.read}, which it does not have")

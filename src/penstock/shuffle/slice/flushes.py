@@ -36,6 +36,11 @@ class Flushes:
     def may_start(self) -> bool:
         return self.is_due and self._delta is None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether something is still to be flushed or told."""
+        return self.is_due or self._delta is not None or bool(self._completed)
+
     def start(self, delta: Frontier) -> int:
         """The cycle of a new flush, whose answers will say that the delta is durable."""
         if not self.may_start:

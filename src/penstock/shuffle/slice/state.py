@@ -231,6 +231,21 @@ class SliceState:
         head = self._levels.least_head()
         return head is not None and head <= now and not self.is_deferred
 
+    def figures(self) -> dict[str, float]:
+        """For whoever watches. `settled`: all that there was is sent, durable and told."""
+        return {
+            "reads": len(self._reads),
+            "read_offset": sum(read.offset for read in self._reads),
+            "behind": sum(read.write_head - read.offset for read in self._reads),
+            "settled": float(
+                self._all_started
+                and not self._probing
+                and self._replay is None
+                and not self._flushes.is_open
+                and all(read.offset == read.write_head for read in self._reads)
+            ),
+        }
+
     def round(self, now: int, credit_bytes: Mapping[int, int]) -> list[SliceEffect]:
         """Sends what is due, as far as every member has credit, and marks what follows."""
         missing = self._marks.keys() - credit_bytes.keys()

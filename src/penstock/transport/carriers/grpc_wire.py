@@ -29,9 +29,10 @@ from penstock.transport.frames import (
     Flushed,
     Frame,
     Hello,
+    Mark,
     VnodeData,
 )
-from penstock.transport.wire import short_reason
+from penstock.transport.wire import mark_kind, short_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,6 +64,7 @@ _FLUSHED: Final = 5
 _CREDIT: Final = 6
 _CLOSE: Final = 7
 _REST: Final = 8
+_MARK: Final = 9
 
 _FIELDS: Final[Mapping[int, Mapping[int, int]]] = {
     _HELLO: {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _LENGTH, 5: _VARINT},
@@ -73,6 +75,7 @@ _FIELDS: Final[Mapping[int, Mapping[int, int]]] = {
     _CREDIT: {1: _VARINT, 2: _VARINT},
     _CLOSE: {1: _LENGTH, 2: _VARINT},
     _REST: {1: _LENGTH},
+    _MARK: {1: _VARINT, 2: _VARINT},
 }
 """The kinds of frames, and the wire types of their fields."""
 
@@ -97,7 +100,7 @@ class Envelope:
         self.size = 0
         self.frames = 0
 
-    def add(self, frame: Hello | Barrier | Flush | Flushed | Credit | Close) -> None:
+    def add(self, frame: Hello | Mark | Barrier | Flush | Flushed | Credit | Close) -> None:
         self._put(_encode_control(frame))
 
     def add_data(
@@ -192,12 +195,14 @@ def check_batch_bytes(stage: str, batch_bytes: int) -> None:
         )
 
 
-def _encode_control(frame: Hello | Barrier | Flush | Flushed | Credit | Close) -> bytes:
+def _encode_control(frame: Hello | Mark | Barrier | Flush | Flushed | Credit | Close) -> bytes:
     match frame:
         case Hello():
             body = _numbers(frame.version, frame.member, frame.lane)
             body += _block(4, frame.token) + _number(5, frame.window_bytes)
             kind = _HELLO
+        case Mark():
+            kind, body = _MARK, _numbers(frame.key, frame.kind)
         case Barrier():
             kind, body = _BARRIER, _numbers(frame.checkpoint, frame.epoch, frame.flags)
         case Flush():
@@ -362,6 +367,8 @@ def _decode_control(
     if kind == _HELLO:
         token = _cut(message, blocks.get(4), TOKEN_BYTES_MAX, "a token")
         return Hello(second, third, token, numbers.get(5, 0), first)
+    if kind == _MARK:
+        return Mark(mark_kind(second), first)
     if kind == _BARRIER:
         return Barrier(first, second, third)
     if kind == _FLUSH:

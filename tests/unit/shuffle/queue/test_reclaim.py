@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.errors import LocalProtocolError
+from penstock.shuffle.queue import log as log_module
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
@@ -186,3 +189,21 @@ def test_survivors_of_survivors_keep_their_order(tmp_path: Path, behind: int) ->
             assert [row.clock for row in found] == clocks
     assert rewritten > 3
     assert log.first_segment > 10
+
+
+def test_space_comes_back_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, lsns = story(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_module, "write_new_file", full)
+        patch.setattr(os, "pwritev", full)
+        assert reclaim(log, frontier({BUSY: 60}), lsns[3]) == Reclaimed(), "no room to rewrite"
+        assert reclaim(log, frontier({BUSY: 60, OPEN: 1}), lsns[3]).segments == (1, 2, 3)
+    assert list_segments(tmp_path) == [4]
+    found = read(QueueReader(tmp_path), {BUSY: 60}, {BUSY: 80}, lsns[3])
+    assert [row.clock for row in found] == list(range(61, 81))
+    append(log, busy(81))
+    assert log.sync() == log.last_lsn

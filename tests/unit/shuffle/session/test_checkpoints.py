@@ -74,7 +74,7 @@ class Run:
         self.take()
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(worlds(), schedules)
 def test_transactions_are_whole_and_everything_comes(world: World, schedule: Schedule) -> None:
     run = Run(world, Frontier.of())
@@ -89,7 +89,7 @@ def test_transactions_are_whole_and_everything_comes(world: World, schedule: Sch
     assert (read, behind) == (run.session.counted, -run.session.counted)
 
 
-@settings(max_examples=40)
+@settings(max_examples=80)
 @given(worlds(), schedules, schedules, schedules)
 def test_a_recovery_gives_exactly_what_was_hinted(
     world: World, first: Schedule, second: Schedule, third: Schedule

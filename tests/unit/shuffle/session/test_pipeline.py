@@ -157,19 +157,79 @@ def test_a_hint_beyond_the_reach_is_waited_for_as_far_as_it_reaches() -> None:
     assert commits(line.take()) == {("a", P): 90, ("b", P): 95, ("c", P): 95}
 
 
-def test_a_span_that_looks_closed_by_a_cut_off_clock_is_not_lost() -> None:
-    """c has an open span where reading would resume, and it belongs to 95, not to 90 or before.
-    So the boundary reaches on to 95, where it is closed."""
+@pytest.mark.parametrize(
+    "before",
+    [
+        [delta(("c", P, 30, 0, 3), ("c", Q, 40, 0, -8))],
+        [delta(("c", P, 30, 0, -2)), delta(("c", P, 30, 0, 3), ("c", Q, 40, 0, -8))],
+        [delta(("c", P, CLOCK_FLOOR, 0, 0), ("c", Q, 40, 0, -8))],
+    ],
+)
+def test_a_span_that_looks_closed_by_a_cut_off_clock_is_not_lost(before: list[Frontier]) -> None:
+    """c has an open span where reading would resume, at 8, and it belongs to 95. Cut off at 90, it
+    would look closed. So the boundary reaches on to 95, where it is."""
     line = pipeline()
-    line.on_progressed(delta(("c", P, 30, 0, 3), ("c", Q, 40, 0, -8)), 0.0)
+    for each in before:
+        line.on_progressed(each, 0.0)
+    assert line.take() is not None
     line.on_progressed(delta(("a", P, 90, 0, -9), ("b", P, 0, 90, 0)), 1.0)
-    line.on_progressed(delta(("c", P, 95, 0, -9), ("d", P, 0, 95, 0)), 2.0)
+    line.on_progressed(delta(("c", P, 95, 0, -9), ("c", Q, 96, 0, -10), ("e", Q, 0, 96, 0)), 2.0)
     line.on_progressed(delta(("b", P, 90, 0, -6), ("a", P, 0, 90, 0)), 3.0)
     taken = line.take()
-    assert commits(taken) == {("c", P): 30, ("c", Q): 40}
-    line.on_progressed(delta(("d", P, 95, 0, -1), ("c", P, 0, 95, 0)), 4.0)
-    rest = line.take()
-    assert commits(rest) == {("a", P): 90, ("b", P): 90, ("c", P): 95, ("d", P): 95}
+    assert commits(taken) == {("a", P): 90, ("b", P): 90, ("c", P): 95}
+    assert taken is not None
+    assert taken.entry("c", 0, P) == ProducerFrontier(P, 95, 0, 0)
+
+
+def test_a_span_that_is_open_in_the_boundary_itself_is_not_lost_either() -> None:
+    line = pipeline()
+    line.on_progressed(
+        delta(("a", P, 90, 0, -9), ("b", P, 0, 90, 0), ("c", P, 30, 0, 3), ("c", Q, 40, 0, -8)), 1.0
+    )
+    line.on_progressed(delta(("c", P, 95, 0, -9), ("c", Q, 96, 0, -10), ("e", Q, 0, 96, 0)), 2.0)
+    line.on_progressed(delta(("b", P, 90, 0, -6), ("a", P, 0, 90, 0)), 3.0)
+    taken = line.take()
+    assert taken is not None
+    assert taken.entry("c", 0, P) == ProducerFrontier(P, 95, 0, -3)
+
+
+def test_where_nothing_is_open_the_reach_is_enough() -> None:
+    line = pipeline()
+    line.on_progressed(delta(("c", P, 30, 0, -3), ("c", Q, 40, 0, -8)), 0.0)
+    assert line.take() is not None
+    line.on_progressed(delta(("a", P, 90, 0, -9), ("b", P, 0, 90, 0)), 1.0)
+    line.on_progressed(delta(("c", P, 95, 0, -9), ("c", Q, 96, 0, -10), ("e", Q, 0, 96, 0)), 2.0)
+    line.on_progressed(delta(("b", P, 90, 0, -6), ("a", P, 0, 90, 0)), 3.0)
+    assert commits(line.take()) == {("a", P): 90, ("b", P): 90, ("c", P): 90}
+
+
+def test_a_span_that_was_held_back_is_no_commit() -> None:
+    """Without its offset it would be one that begins at 0."""
+    line = pipeline()
+    line.on_progressed(delta(("a", P, 90, 0, -9), ("b", P, 0, 90, 0)), 1.0)
+    line.on_progressed(
+        delta(("c", P, CLOCK_FLOOR, 0, 5), ("c", Q, 96, 0, -10), ("e", Q, 0, 96, 0)), 2.0
+    )
+    line.on_progressed(delta(("b", P, 90, 0, -6), ("a", P, 0, 90, 0)), 3.0)
+    taken = line.take()
+    assert taken is not None
+    assert taken.journal("c", 0) is None
+
+
+def test_where_a_reach_goes_on_what_was_held_back_before_counts() -> None:
+    """97 is in c and k, 95 in f and k. f was told when the reach was 90; then c made it 97. k needs
+    f at 95, and f has nothing more to tell."""
+    line = pipeline()
+    line.on_progressed(delta(("c", P, 30, 0, 3), ("c", Q, 40, 0, -8)), 0.0)
+    assert line.take() is not None
+    line.on_progressed(delta(("a", P, 90, 0, -9), ("b", P, 0, 90, 0)), 1.0)
+    line.on_progressed(delta(("f", P, 95, 0, -5), ("k", P, 0, 95, 0)), 2.0)
+    line.on_progressed(delta(("c", P, 97, 0, -9), ("k", P, 0, 97, 0)), 3.0)
+    line.on_progressed(delta(("k", P, 97, 0, -9), ("f", P, 0, 95, 0), ("c", P, 0, 97, 0)), 4.0)
+    assert awaited(line) == [("b", 0, 90)]
+    line.on_progressed(delta(("b", P, 90, 0, -6), ("a", P, 0, 90, 0)), 5.0)
+    expected = {"a": 90, "b": 90, "c": 97, "f": 95, "k": 97}
+    assert commits(line.take()) == {(name, P): clock for name, clock in expected.items()}
 
 
 @pytest.mark.parametrize("width", [2, 3])
@@ -307,6 +367,14 @@ def test_a_recovery_gives_no_more_than_the_hints() -> None:
     assert taken == delta(("a", P, 90, 90, -5), ("b", P, 90, 90, 0), lsn=4)
     entries = [entry for journal in taken.journals() for entry in journal.producers]
     assert resolve_checkpoint(entries).gapped == {}
+
+
+def test_a_recovery_leaves_earlier_commits_that_were_not_delivered() -> None:
+    """P's 60 in b was read after its 90 was delivered: it is not of what was lost."""
+    line = lost(("a", P, 40, 90, -5), ("b", Q, 0, 70, 0))
+    line.on_progressed(delta(("b", P, 60, 0, -1), ("b", Q, 70, 0, -2)), 1.0)
+    line.on_progressed(delta(("a", P, 90, 0, -8)), 2.0)
+    assert commits(line.take()) == {("a", P): 90, ("b", Q): 70}
 
 
 def test_a_recovery_gives_nothing_up() -> None:

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import RemoteProtocolError
+from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier
 from penstock.ids import Producer
 from penstock.journal.collection import Collection
 from penstock.journal.names import Selector
 from penstock.routing import assign
 from penstock.shuffle.session.state import (
+    READS_MAX,
     AllReadsStarted,
     AskProgress,
     CheckpointReady,
@@ -87,6 +88,28 @@ def test_a_read_goes_on_where_the_frontier_ends_and_only_once() -> None:
     assert state.frontier == resume
 
 
+def test_numbers_of_reads_go_on_from_session_to_session() -> None:
+    state = SessionState(PLAN, TOPOLOGY, NOTHING, 0.0, first_read=7)
+    state.on_event(SliceOpened(4, 0), 0.0)
+    assert state.next_read == 7
+    state.on_event(SliceOpened(7, 0), 0.0)
+    reads = [start(state, 0, EU), start(state, 0, US)]
+    assert [read.read for read in reads] == [7, 8]
+    assert state.next_read == 9
+    state.on_event(ReadEnded(reads[0].member, 0, 7), 0.0)
+    assert start(state, 0, EU).read == 9
+
+
+def test_there_are_only_so_many_numbers() -> None:
+    state = SessionState(PLAN, TOPOLOGY, NOTHING, 0.0, first_read=READS_MAX - 1)
+    for key in SLICES:
+        state.on_event(SliceOpened(*key), 0.0)
+    assert start(state, 0, EU).read == 2**32 - 1
+    with pytest.raises(LocalProtocolError, match="as many as there are: begin with empty queues"):
+        listed(state, 0, US)
+    assert listed(state, 0, EU) == []
+
+
 def test_all_slices_hear_when_all_first_reads_were_started() -> None:
     state = opened()
     assert list(state.unlisted) == [0, 1, 2]
@@ -142,7 +165,9 @@ def test_progress_is_asked_for_again_at_once() -> None:
     assert state.on_event(Progressed(4, 0, first), 1.0) == [AskProgress(4, 0), CheckpointReady()]
     second = Frontier.of([journal(US, 0, 50, -9)], flushed_lsn=[0, 2])
     assert state.on_event(Progressed(7, 0, second), 2.0) == [AskProgress(7, 0)]
+    assert state.has_ready
     taken = state.take()
+    assert not state.has_ready
     assert taken == Frontier.of(
         [journal(EU, 0, 50, -9), journal(US, 0, 50, -9)], flushed_lsn=[3, 2]
     )

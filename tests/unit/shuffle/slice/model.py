@@ -84,9 +84,7 @@ def random_journal(rng: random.Random, name: str, others: list[str], first_value
         except SequenceFaultError:
             continue
         states[who] = (after[0], after[1])
-        rows.append(
-            Row(who, clock, flags, row.value, row.key, hints, wide=len(rows) >= widens_at)
-        )
+        rows.append(Row(who, clock, flags, row.value, row.key, hints, wide=len(rows) >= widens_at))
         if rng.random() < 0.05:
             rows.append(rows[rng.randrange(len(rows))])
             again = rows[-1]
@@ -211,7 +209,9 @@ class Walk:
     def _take(self, at: int) -> Outcome:
         row = self.rows[at]
         last_commit, max_continue, begin = self.states.get(row.producer, (1, 0, 0))
-        outcome, new_commit, new_continue = sequence(row.flags, row.clock, last_commit, max_continue)
+        outcome, new_commit, new_continue = sequence(
+            row.flags, row.clock, last_commit, max_continue
+        )
         if outcome in CLOSES:
             begin = -(at + 1)
         elif outcome == Outcome.CONTINUE_BEGIN:

@@ -68,7 +68,9 @@ def test_a_round_is_the_first_rows_by_key_and_fits(
     taken = [int(p.keys[c - 1]) for c, p in zip(counts, pieces, strict=True) if c]
     left = [int(p.keys[c]) for c, p in zip(counts, pieces, strict=True) if c < p.rows]
     assert not left or max(taken) <= min(left)
-    for before, after, count, following in zip(pieces, pieces[1:], counts, counts[1:], strict=False):
+    for before, after, count, following in zip(
+        pieces, pieces[1:], counts, counts[1:], strict=False
+    ):
         assert before.read is not after.read or not following or count == before.rows
     everything = sum(piece.rows for piece in pieces)
     if everything <= rows_max and sum(p.rows * p.batch.row_bytes for p in pieces) <= bytes_max:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.routing import assign
+from penstock.sequence import SequenceFaultError
 from penstock.shuffle.slice import levelling, parcelling, state
 from tests.unit.shuffle.slice.harness import Harness
 from tests.unit.shuffle.slice.model import Walk, binding, random_journal
@@ -97,5 +98,11 @@ def test_bytes_that_are_gone_are_passed_over_and_told(seed: int, steps: int) -> 
 
 
 def faultless_begin(rng: random.Random, rows: list[Row]) -> int:
-    """Any offset: a span whose begin is gone still has a good order."""
-    return rng.randint(0, len(rows))
+    """An offset from which on no row is a fault, although those before it are gone."""
+    while True:
+        begin = rng.randint(0, len(rows))
+        try:
+            Walk(rows, binding(), begin).walk_to(len(rows))
+        except SequenceFaultError:
+            continue
+        return begin

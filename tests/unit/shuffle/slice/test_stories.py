@@ -1,0 +1,427 @@
+"""Single cases of a Slice: what is told, what is copied, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.checkpoint import Barrier
+from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.frontier import ProducerFrontier
+from penstock.ids import Producer
+from penstock.routing import assign
+from penstock.sequence import AckPartialCommitError, OutsideWithPrecedingContinueError
+from penstock.shuffle.marks import IDLE, Mark, MarkKind
+from penstock.shuffle.slice.events import (
+    AllReadsStarted,
+    BarrierClaimed,
+    Fetch,
+    Fetched,
+    Flushed,
+    Probe,
+    Probed,
+    ProgressAsked,
+    ReadStarted,
+    Replay,
+    ReplayFetched,
+    Report,
+    SendBarrier,
+    SendFlush,
+    SendMark,
+    SendParcel,
+    SendReads,
+    SendRollbacks,
+    Sleep,
+    Vanished,
+)
+from penstock.shuffle.slice.reads import GAP_SLACK
+from penstock.shuffle.slice.replay import ReplayedCommitError
+from penstock.shuffle.slice.snapshots import CorruptSliceError, SavedReplay, SliceSnapshot
+from penstock.shuffle.slice.state import CREDIT_RESERVE_BYTES, FETCH_BYTES, SliceState
+from tests.unit.shuffle.slice.harness import Index
+from tests.unit.shuffle.slice.model import Row, batch_of, binding, producer
+
+ONE, TWO = producer(1), producer(2)
+NOW = 10**6
+PLENTY = {1: 10**9}
+
+
+def documents(
+    *clocks: int, who: int = ONE, flags: int = 0, hints: tuple[str, ...] = ()
+) -> list[Row]:
+    return [Row(who, clock, flags, clock, clock % 5, hints) for clock in clocks]
+
+
+def slice_of(*bindings: Any, members: tuple[int, ...] = (1,), **options: Any) -> SliceState:
+    chosen = bindings or (binding(),)
+    options.setdefault("read_ahead_bytes", 10 * FETCH_BYTES)
+    return SliceState(chosen, assign(members), Index(chosen), **options)
+
+
+def fed(state: SliceState, rows: list[Row], *, head: int | None = None) -> SliceState:
+    """One read, number 7, with all its rows buffered."""
+    state.handle(ReadStarted(7, 0, "j"))
+    state.handle(AllReadsStarted())
+    end = len(rows) if head is None else head
+    state.handle(Probed(7, 0, end))
+    state.handle(Fetched(7, (batch_of("j", rows, 0, len(rows)),), end))
+    return state
+
+
+def of(effects: list[Any], kind: type) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def entry(who: int, last_commit: int, offset: int) -> ProducerFrontier:
+    return ProducerFrontier(Producer.from_int64(who), last_commit, 0, offset)
+
+
+def told(state: SliceState, effects: list[Any]) -> Any:
+    """What is reported when the flush among the effects is answered."""
+    (flush,) = of(effects, SendFlush)
+    state.handle(ProgressAsked())
+    (report,) = of(state.handle(Flushed(1, flush.cycle, 5)), Report)
+    return report.delta
+
+
+def test_a_round_announces_sends_marks_and_flushes_in_this_order() -> None:
+    state = fed(slice_of(members=(1, 2)), documents(*range(10, 40)))
+    effects = state.round(NOW, {1: 10**9, 2: 10**9})
+    kinds = [type(effect) for effect in effects]
+    assert kinds == [SendReads, SendParcel, SendParcel, SendMark, SendMark, SendFlush]
+    assert of(effects, SendMark) == [SendMark(1, IDLE), SendMark(2, IDLE)]
+    assert state.round(NOW, {1: 10**9, 2: 10**9}) == []
+
+
+def test_rows_that_all_go_to_one_member_are_not_copied() -> None:
+    rows = documents(*range(10, 40))
+    state = slice_of()
+    batch = batch_of("j", rows, 0, len(rows))
+    state.handle(ReadStarted(7, 0, "j"))
+    state.handle(AllReadsStarted())
+    state.handle(Probed(7, 0, len(rows)))
+    state.handle(Fetched(7, (batch,), len(rows)))
+    (parcel,) = of(state.round(NOW, PLENTY), SendParcel)
+    column = parcel.batch.column("text")
+    assert column.buffers()[2].address == batch.documents.column("text").buffers()[2].address
+    assert parcel.batch.column("_clock").to_pylist() == list(range(10, 40))
+
+
+def test_without_credit_nothing_goes_and_marks_do() -> None:
+    state = fed(slice_of(), documents(10, 20))
+    assert state.round(NOW, {1: CREDIT_RESERVE_BYTES}) == [SendMark(1, Mark(MarkKind.DUE, 10))]
+    assert state.is_due(NOW)
+    with pytest.raises(LocalProtocolError, match=r"members \[1\]"):
+        state.round(NOW, {2: 5})
+
+
+def test_a_row_larger_than_any_credit_goes_alone() -> None:
+    state = fed(slice_of(), documents(10, 20))
+    effects = state.round(NOW, {1: CREDIT_RESERVE_BYTES + 1})
+    assert [parcel.batch.num_rows for parcel in of(effects, SendParcel)] == [1]
+    assert of(effects, SendMark) == [SendMark(1, Mark(MarkKind.DUE, 20))]
+
+
+def test_a_row_that_is_not_old_enough_waits() -> None:
+    state = fed(slice_of(binding(delay=100)), documents(10, 20))
+    effects = state.round(115, PLENTY)
+    assert of(effects, SendParcel)[0].batch.column("_clock").to_pylist() == [10]
+    assert of(effects, SendMark) == [SendMark(1, Mark(MarkKind.DELAYED, 120))]
+    assert of(effects, Sleep) == [Sleep(120)]
+    assert not state.is_due(119)
+    assert of(state.round(120, PLENTY), SendParcel)[0].batch.column("_clock").to_pylist() == [20]
+
+
+def test_a_late_row_does_not_break_a_promise() -> None:
+    state = fed(slice_of(), documents(50, 60))
+    state.handle(ReadStarted(8, 0, "k"))
+    state.handle(Probed(8, 0, 0))
+    state.round(NOW, {1: CREDIT_RESERVE_BYTES})
+    state.handle(Fetched(8, (batch_of("k", documents(3), 0, 1),), 1))
+    effects = state.round(NOW, {1: CREDIT_RESERVE_BYTES + 60})
+    assert of(effects, SendMark) == []
+    effects += state.round(NOW, PLENTY)
+    assert sorted(
+        clock for parcel in of(effects, SendParcel) for clock in parcel.batch["_clock"].to_pylist()
+    ) == [3, 50, 60]
+
+
+def test_rollbacks_go_before_the_rows_and_take_those_of_the_round_along() -> None:
+    rows = documents(10, 11, flags=1)
+    state = fed(slice_of(), rows, head=2)
+    assert of(state.round(NOW, PLENTY), SendFlush) == []
+    later = [*rows, *documents(12, flags=1), *documents(1, flags=2), *documents(12, flags=1)]
+    state.handle(Fetched(7, (batch_of("j", later, 2, 5),), 5))
+    effects = state.round(NOW, PLENTY)
+    assert [type(effect) for effect in effects[:2]] == [SendRollbacks, SendParcel]
+    assert effects[0].batch.to_pylist() == [
+        {"_read": 7, "_producer": ONE, "after": 1, "through": 12}
+    ]
+    assert effects[1].batch.column("_offset").to_pylist() == [4]
+    assert of(effects, SendFlush) == [SendFlush(1)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([*documents(10, flags=1), *documents(11)], OutsideWithPrecedingContinueError),
+        ([*documents(10, 20, flags=1), *documents(15, flags=2)], AckPartialCommitError),
+    ],
+)
+def test_a_fault_names_journal_offset_and_producer(rows: list[Row], error: type) -> None:
+    state = fed(slice_of(), documents(5))
+    state.handle(ReadStarted(8, 0, "faulty"))
+    state.handle(Probed(8, 0, len(rows)))
+    state.handle(Fetched(8, (batch_of("faulty", rows, 0, len(rows)),), len(rows)))
+    with pytest.raises(
+        error, match=f"journal faulty at offset {len(rows) - 1}: producer 01"
+    ) as raised:
+        state.round(NOW, PLENTY)
+    assert raised.value.place.producer == ONE
+
+
+def test_hints_name_journals_for_the_bindings_that_read_them() -> None:
+    bindings = (binding(0), binding(1), binding(2, delay=5, cohort=1))
+    rows = [*documents(10, flags=1), *documents(11, flags=2, hints=("other", "x/unread"))]
+    state = fed(slice_of(*bindings), rows)
+    delta = told(state, state.round(NOW, PLENTY))
+    found = [
+        (
+            journal.journal,
+            journal.binding,
+            [(e.last_commit, e.hinted_commit) for e in journal.producers],
+        )
+        for journal in delta.journals()
+    ]
+    assert found == [
+        ("j", 0, [(11, 0)]),
+        ("j", 1, [(0, 11)]),
+        ("other", 0, [(0, 11)]),
+        ("other", 1, [(0, 11)]),
+    ]
+
+
+def test_a_rollback_gives_no_hints() -> None:
+    rows = [*documents(10), *documents(11, flags=1), *documents(10, flags=2, hints=("other",))]
+    state = fed(slice_of(), rows)
+    delta = told(state, state.round(NOW, PLENTY))
+    assert delta.journal_names.to_pylist() == ["j"]
+    assert delta.offsets.tolist() == [-3]
+
+
+def test_documents_outside_of_the_times_are_told_and_not_sent() -> None:
+    state = fed(slice_of(binding(not_before=20, not_after=30)), documents(19, 20, 29, 30))
+    effects = state.round(NOW, PLENTY)
+    assert of(effects, SendParcel)[0].batch.column("_clock").to_pylist() == [20, 29]
+    assert told(state, effects).last_commits.tolist() == [30]
+
+
+def test_missing_bytes_raise_the_gap_floor_of_the_binding() -> None:
+    state = slice_of()
+    state.handle(ReadStarted(7, 0, "j", (entry(ONE, 5, -2),)))
+    state.handle(AllReadsStarted())
+    rows = documents(1, 2, 3, 4, 5, 60, 70)
+    assert state.handle(Probed(7, 5, 7)) == [Fetch(7, "j", 5, FETCH_BYTES)]
+    state.handle(Fetched(7, (batch_of("j", rows, 5, 7),), 7))
+    delta = told(state, state.round(NOW, PLENTY))
+    assert delta.gap_floor == {0: 60 + GAP_SLACK}
+    assert delta.bytes_read_delta.tolist() == [2]
+    assert delta.bytes_behind_delta.tolist() == [0]
+
+
+def test_rows_that_are_dropped_while_reading_are_a_gap_too_also_over_a_restart() -> None:
+    rows = documents(*range(10, 20))
+    state = fed(slice_of(), rows[:4], head=10)
+    assert state.handle(Probed(7, 8, 10)) == [Fetch(7, "j", 8, FETCH_BYTES)]
+    state.round(NOW, PLENTY)
+    restored = slice_of(restored=SliceSnapshot.decode(state.snapshot().encode()))
+    restored.handle(ReadStarted(3, 0, "j"))
+    restored.handle(AllReadsStarted())
+    assert restored.handle(Probed(3, 8, 10)) == [Fetch(3, "j", 8, FETCH_BYTES)]
+    for each, number in ((state, 7), (restored, 3)):
+        each.handle(Fetched(number, (batch_of("j", rows, 8, 10),), 10))
+        each.handle(ProgressAsked())
+        total, floor = 0, 0
+        effects = each.round(NOW, PLENTY)
+        for _ in range(3):
+            cycle = each._flushes.cycle
+            for report in of(each.handle(Flushed(1, cycle, 1)), Report):
+                total += int(report.delta.bytes_read_delta.sum())
+                floor = report.delta.gap_floor.get(0, 0)
+                each.handle(ProgressAsked())
+            if (
+                not of(effects := each.round(NOW, PLENTY), SendFlush)
+                and each._flushes._delta is None
+            ):
+                break
+        assert total == 6
+        assert floor == 18 + GAP_SLACK
+
+
+def test_a_journal_that_vanishes_holds_nobody_up_and_is_told() -> None:
+    state = fed(slice_of(), documents(10, 20), head=9)
+    state.handle(ReadStarted(8, 0, "k"))
+    assert of(state.round(NOW, PLENTY), SendParcel) == []
+    assert state.handle(Vanished(8)) == []
+    assert of(state.round(NOW, PLENTY), SendParcel)[0].batch.num_rows == 2
+    assert state.handle(Vanished(7)) == []
+    effects = state.round(NOW, PLENTY)
+    assert of(effects, SendMark) == [SendMark(1, IDLE)]
+    assert of(effects, Fetch) == []
+
+
+def test_the_read_ahead_is_shared_but_every_read_gets_one_batch() -> None:
+    state = slice_of(read_ahead_bytes=2 * FETCH_BYTES + 1000)
+    effects: list[Any] = []
+    for number in range(4):
+        state.handle(ReadStarted(number, 0, f"j{number}"))
+    for number in range(4):
+        effects += state.handle(Probed(number, 0, 100))
+    assert [effect.read for effect in effects] == [0, 1, 2, 3]
+    assert state.handle(Fetched(0, (batch_of("j0", documents(90), 0, 1),), 100)) == []
+    assert state.handle(Fetched(1, (batch_of("j1", documents(10), 0, 1),), 100)) == []
+    (fetch,) = state.handle(Fetched(2, (batch_of("j2", documents(50), 0, 1),), 100))
+    assert fetch == Fetch(1, "j1", 1, FETCH_BYTES)  # it holds up the horizon
+
+
+SPAN = [
+    *documents(10, 11, flags=1),
+    *documents(12, who=TWO),
+    *documents(13, flags=1),
+    *documents(14, flags=2),
+]
+
+
+def resumed(rows: list[Row] = SPAN) -> SliceState:
+    """It starts behind TWO's document; the span of ONE is open there."""
+    state = slice_of()
+    state.handle(ReadStarted(7, 0, "j", (entry(ONE, 1, 0), entry(TWO, 12, -3))))
+    state.handle(AllReadsStarted())
+    state.handle(Probed(7, 0, len(rows)))
+    state.handle(Fetched(7, (batch_of("j", rows, 3, len(rows)),), len(rows)))
+    return state
+
+
+def test_a_span_that_was_open_is_read_again_before_its_next_row() -> None:
+    state = resumed()
+    effects = state.round(NOW, PLENTY)
+    assert of(effects, Replay) == [Replay(7, "j", 0, 3)]
+    assert of(effects, SendParcel) == []
+    assert of(state.round(NOW, PLENTY), SendParcel) == []
+    assert state.handle(ReplayFetched(7, (batch_of("j", SPAN, 0, 1),), 1)) == []
+    effects = state.round(NOW, PLENTY)
+    assert of(effects, SendParcel)[0].batch.column("_offset").to_pylist() == [0]
+    assert of(effects, Replay) == [Replay(7, "j", 1, 3)]
+    state.handle(ReplayFetched(7, (batch_of("j", SPAN, 1, 3),), 3))
+    sent = [
+        offset
+        for _ in range(2)
+        for parcel in of(state.round(NOW, PLENTY), SendParcel)
+        for offset in parcel.batch.column("_offset").to_pylist()
+    ]
+    assert sent == [1, 3]
+
+
+def test_an_empty_replay_is_fine() -> None:
+    state = resumed()
+    state.round(NOW, PLENTY)
+    assert state.handle(ReplayFetched(7, (), 3)) == []
+    effects = state.round(NOW, PLENTY)
+    assert of(effects, SendParcel)[0].batch.column("_offset").to_pylist() == [3]
+    assert told(state, effects).offsets.tolist() == [-5]
+
+
+def test_a_rollback_closes_the_span_without_reading_it_again() -> None:
+    rows = [*SPAN[:3], *documents(1, flags=2), *documents(20)]
+    state = resumed(rows)
+    effects = state.round(NOW, PLENTY)
+    assert of(effects, Replay) == []
+    assert of(effects, SendRollbacks) == []
+    assert of(effects, SendParcel)[0].batch.column("_offset").to_pylist() == [4]
+
+
+def test_a_document_outside_of_the_open_span_is_a_fault() -> None:
+    state = resumed([*SPAN[:3], *documents(20)])
+    with pytest.raises(OutsideWithPrecedingContinueError, match="journal j at offset 3"):
+        state.round(NOW, PLENTY)
+
+
+def test_a_commit_within_the_span_is_an_error() -> None:
+    state = resumed()
+    state.round(NOW, PLENTY)
+    rows = [*documents(10, flags=1), *documents(11, flags=2)]
+    state.handle(ReplayFetched(7, (batch_of("j", rows, 0, 2),), 2))
+    with pytest.raises(ReplayedCommitError, match="journal j at offset 1: producer 01"):
+        state.round(NOW, PLENTY)
+
+
+def test_a_replay_ends_with_its_journal() -> None:
+    state = resumed()
+    state.round(NOW, PLENTY)
+    state.handle(Vanished(7))
+    effects = state.round(NOW, PLENTY) + state.round(NOW, PLENTY)
+    assert of(effects, SendParcel)[0].batch.column("_offset").to_pylist() == [3]
+    assert told(state, effects).offsets.tolist() == [-5]
+
+
+def test_a_replay_is_in_the_snapshot() -> None:
+    state = resumed()
+    state.round(NOW, PLENTY)
+    state.handle(ReplayFetched(7, (batch_of("j", SPAN, 0, 1),), 1))
+    state.round(NOW, PLENTY)
+    snapshot = SliceSnapshot.decode(state.snapshot().encode())
+    assert snapshot.replay == SavedReplay("j", 0, ONE, 1, 3, 13)
+    restored = slice_of(restored=snapshot)
+    assert restored.snapshot() == snapshot
+    effects = restored.handle(ReadStarted(2, 0, "j"))
+    assert effects == [Probe(2, "j"), Replay(2, "j", 1, 3)]
+
+
+def test_a_restored_slice_tells_everything_once_more_and_marks_again() -> None:
+    state = fed(slice_of(), documents(10, 20))
+    delta = told(state, state.round(NOW, PLENTY))
+    assert state.handle(BarrierClaimed(Barrier(3, 3))) == [SendBarrier(Barrier(3, 3))]
+    restored = slice_of(restored=SliceSnapshot.decode(state.snapshot().encode()))
+    effects = restored.round(NOW, PLENTY)
+    assert effects == [SendMark(1, Mark(MarkKind.DUE, 20)), SendFlush(2)]
+    again = told(restored, effects)
+    assert again.last_commits.tolist() == delta.last_commits.tolist() == [20]
+    assert again.bytes_read_delta.tolist() == [0]
+    assert restored.handle(ReadStarted(1, 0, "j")) == [Probe(1, "j")]
+    assert restored.handle(Probed(1, 0, 5)) == [Fetch(1, "j", 2, FETCH_BYTES)]
+
+
+@pytest.mark.parametrize(
+    ("event", "problem"),
+    [
+        (Fetched(9, (), 3), "read 9 was not started"),
+        (Probed(9, 0, 3), "read 9 was not started"),
+        (ReplayFetched(7, (), 3), "read 7 is not being replayed"),
+        (ReadStarted(7, 0, "k"), "read 7 was started twice"),
+        (ReadStarted(9, 4, "k"), "binding 4, which is of another lane"),
+        (Fetched(7, (batch_of("j", documents(1, 2, 3), 1, 3),), 3), "from offset 1 on, and 2 was"),
+    ],
+)
+def test_what_cannot_be_is_refused(event: Any, problem: str) -> None:
+    state = fed(slice_of(), documents(10, 20))
+    with pytest.raises((LocalProtocolError, RemoteProtocolError), match=problem):
+        state.handle(event)
+
+
+def test_an_answer_that_nobody_waits_for_is_refused() -> None:
+    state = slice_of()
+    state.handle(ReadStarted(7, 0, "j"))
+    with pytest.raises(LocalProtocolError, match="no fetch is under way"):
+        state.handle(Fetched(7, (), 0))
+    replayed = resumed()
+    replayed.round(NOW, PLENTY)
+    with pytest.raises(LocalProtocolError, match="cannot have reached 9"):
+        replayed.handle(ReplayFetched(7, (), 9))
+
+
+def test_bytes_that_are_no_snapshot_are_refused() -> None:
+    data = fed(slice_of(), documents(10)).snapshot().encode()
+    for bad in (b"", b"PSL2" + data[4:], data[:-1], data + b"x", data[:40] + b"?" * 8 + data[48:]):
+        with pytest.raises(CorruptSliceError, match="no Slice's state"):
+            SliceSnapshot.decode(bad)
