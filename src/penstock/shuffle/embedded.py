@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +25,7 @@ from penstock.shuffle.resume import SNAPSHOTS, find_resume
 from penstock.shuffle.session.actor import EPOCH_SECONDS, Session
 from penstock.snapshot import SnapshotStore
 from penstock.storage import Storage
-from penstock.transport.security import ClusterSecurity, InsecureTransportWarning
+from penstock.transport.security import Security, Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,31 +127,28 @@ class EmbeddedShuffle:
     def _open(self, *, queues_lost: bool) -> int:
         resume = find_resume(self._place, queues_lost=queues_lost)
         setup = replace(self._setup, epoch=resume.epoch, recovering=resume.recovering)
-        with warnings.catch_warnings():
-            # Nothing leaves the process.
-            warnings.simplefilter("ignore", InsecureTransportWarning)
-            cluster = ClusterSecurity.insecure()
-            slots = MemoryKeyValue(control.SESSION)
-            self._session = Session(
-                setup,
-                self._store,
-                cluster.member_security(control.SESSION),
-                slots,
-                place=self._place,
-                resume=resume,
-                epoch_seconds=self._epoch_seconds,
-            )
-            for member in self.members:
-                self._members.append(
-                    Member(
-                        setup,
-                        self._store,
-                        cluster.member_security(member),
-                        slots.view(member),
-                        place=self._place,
-                        folder=self._queue_folder(member),
-                    )
+        token = Token.generate()  # and no TLS: nothing leaves the process
+        slots = MemoryKeyValue(control.SESSION)
+        self._session = Session(
+            setup,
+            self._store,
+            Security(control.SESSION, token, None),
+            slots,
+            place=self._place,
+            resume=resume,
+            epoch_seconds=self._epoch_seconds,
+        )
+        for member in self.members:
+            self._members.append(
+                Member(
+                    setup,
+                    self._store,
+                    Security(member, token, None),
+                    slots.view(member),
+                    place=self._place,
+                    folder=self._queue_folder(member),
                 )
+            )
         for each in self._members:
             each.start()
         self._session.start()

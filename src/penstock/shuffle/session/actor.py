@@ -194,7 +194,7 @@ class Session:
             raise MemberLostError(str(self.failure)) from self.failure
 
     def stop(self) -> None:
-        """Neither hears nor leads any more: from here on members may go away."""
+        """Neither hears nor leads any more, and releases the members."""
         self._closing.set()
         self._receiver.interrupt()
         with self._changed:
@@ -204,11 +204,10 @@ class Session:
                 thread.join()
         self._coordinator.close()
         self._epoch_member.close()
+        self._sender.close()
 
     def close(self) -> None:
-        """Ends the streams: members that are still there are released."""
         self.stop()
-        self._sender.close()
         self._receiver.close()
 
     def _guarded(self, work: object) -> None:

@@ -144,7 +144,7 @@ class SliceState:
                 read.vanish()
                 if self._replay is not None and self._replay.read is read:
                     self._replay.give_up()
-                return self._moved(read)
+                return [*self._go_on_replaying(), *self._moved(read)]
             case ReplayFetched(read=number):
                 replay = self._replay
                 if replay is None or replay.read.number != number:

@@ -104,6 +104,7 @@ class Harness:
         bindings: Sequence[BindingPlan],
         journals: dict[str, list[Row]],
         assignment: Assignment,
+        *,
         entries: dict[tuple[str, int], tuple[ProducerFrontier, ...]] | None = None,
         first_kept: dict[str, int] | None = None,
         read_ahead_bytes: int = 2000,
@@ -513,37 +514,43 @@ class Harness:
                     entry.offset,
                     entry.hinted_commit,
                 )
-        hints: dict[tuple[str, int, int], int] = {}
+        for view in self.reads.values():
+            if (view.journal, view.binding.place) in drained:
+                self._check_entries(view, drained[view.journal, view.binding.place], told)
+        for row in self.session.frontier.journals():
+            if (row.journal, row.binding) in drained:
+                self._check_bytes(row)
+        if len(drained) == len(self.journals) * len(self.bindings):
+            hints = {key: entry[2] for key, entry in told.items() if entry[2]}
+            assert hints == self._hints(drained)
+            assert self.session.frontier.gap_floor == self._gap_floor(drained)
+
+    def _check_entries(
+        self, view: ReadView, offset: int, told: dict[tuple[str, int, int], tuple[int, int, int]]
+    ) -> None:
+        begun = self.walk(view, 0).entries()
         replay = self.state._replay
+        is_replayed = replay is not None and replay.read.number == view.number
+        for who, (last_commit, at) in self.walk(view, offset).entries().items():
+            found = told.get((view.journal, view.binding.place, who), (0, 0, 0))
+            if found[0]:
+                assert found[:2] == (last_commit, at)
+            else:
+                assert begun.get(who) == (last_commit, at) or is_replayed
+
+    def _hints(self, drained: dict[tuple[str, int], int]) -> dict[tuple[str, int, int], int]:
+        hints: dict[tuple[str, int, int], int] = {}
         for view in self.reads.values():
             place, name = view.binding.place, view.journal
-            if (name, place) not in drained:
-                continue
             walk = self.walk(view, drained[name, place])
-            begun = self.walk(view, 0).entries()
-            is_replayed = replay is not None and replay.read.number == view.number
-            for who, (last_commit, offset) in walk.entries().items():
-                found = told.get((name, place, who), (0, 0, 0))
-                if found[0] == 0:
-                    assert begun.get(who) == (last_commit, offset) or is_replayed
-                else:
-                    assert found[:2] == (last_commit, offset)
-            for (journal, who), clock in walk.hints.items():
-                for target in self.index.targets(journal, view.binding.cohort):
-                    if (journal, target) != (name, place):
-                        key = (journal, target, who)
-                        hints[key] = max(clock, hints.get(key, 0))
-            for who, clock in walk.committed.items():
-                for target in self.index.targets(name, view.binding.cohort):
-                    if target != place:
-                        key = (name, target, who)
-                        hints[key] = max(clock, hints.get(key, 0))
-        for journal in self.session.frontier.journals():
-            if (journal.journal, journal.binding) in drained:
-                self._check_bytes(journal)
-        if len(drained) == len(self.journals) * len(self.bindings):
-            assert {key: entry[2] for key, entry in told.items() if entry[2]} == hints
-            assert self.session.frontier.gap_floor == self._gap_floor(drained)
+            own = {(name, who): clock for who, clock in walk.committed.items()}
+            for named in (walk.hints, own):
+                for (journal, who), clock in named.items():
+                    for target in self.index.targets(journal, view.binding.cohort):
+                        if (journal, target) != (name, place):
+                            key = (journal, target, who)
+                            hints[key] = max(clock, hints.get(key, 0))
+        return hints
 
     def _check_bytes(self, journal: JournalFrontier) -> None:
         """They are those of one of the flushes so far."""

@@ -83,7 +83,7 @@ def test_a_read_that_resumes_goes_back_for_the_spans_that_were_open(seed: int, s
         for name, rows in journals.items()
         for each in bindings
     }
-    harness = Harness(rng, bindings, journals, assign((1, 2)), entries)
+    harness = Harness(rng, bindings, journals, assign((1, 2)), entries=entries)
     run(rng, harness, steps)
 
 
@@ -93,7 +93,7 @@ def test_bytes_that_are_gone_are_passed_over_and_told(seed: int, steps: int) -> 
     rng = random.Random(seed)
     bindings, journals = some_bindings(rng), some_journals(rng)
     first_kept = {name: faultless_begin(rng, rows) for name, rows in journals.items()}
-    harness = Harness(rng, bindings, journals, assign((1, 2)), None, first_kept)
+    harness = Harness(rng, bindings, journals, assign((1, 2)), first_kept=first_kept)
     run(rng, harness, steps)
 
 
