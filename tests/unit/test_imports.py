@@ -69,7 +69,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
     "cli": (
-        {"errors", "ids", "sequence", "journal", "frontier", "demo", "spark"},
+        {"errors", "ids", "sequence", "journal", "frontier", "shuffle", "storage", "demo", "spark"},
         {"numpy", "pyarrow", "click", "rich"},
     ),
     "__init__": ({"errors", "journal"}, set()),

@@ -177,7 +177,9 @@ class Member:
         )
         self._epochs = EpochMember(keyvalue, DecisionLog(place), [self._participant])
         self._closing = threading.Event()
-        self._status = threading.Thread(target=self._tell_status, name="penstock member status")
+        self._status = threading.Thread(
+            target=self._tell_status, name="penstock member status", daemon=True
+        )
 
     def start(self) -> Member:
         self._epochs.start()

@@ -115,7 +115,7 @@ class QueueActor:
         self._posted: queue.SimpleQueue[_Posted] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._syncs = ThreadPoolExecutor(1, "penstock queue syncs")
-        self._thread = threading.Thread(target=self._run, name="penstock queue")
+        self._thread = threading.Thread(target=self._run, name="penstock queue", daemon=True)
         self._needed_room = False
         self._overdrawn = False
         self._rows = self._blocks = 0
@@ -141,7 +141,8 @@ class QueueActor:
     def close(self) -> None:
         self._closing.set()
         self._receiver.interrupt()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._syncs.shutdown(wait=True)
 
     def _run(self) -> None:
@@ -223,6 +224,7 @@ class QueueActor:
                 if reclaimed.freed_bytes:
                     _LOG.info("%d bytes of the queue were freed", reclaimed.freed_bytes)
                 self._handle(Consumed(event.lsn, self._log.size_bytes, self._log.last_lsn))
+                self._needed_room = False  # if it still does, it takes another epoch
             case EpochGivenUp() | Synced():
                 self._handle(event)
             case _:

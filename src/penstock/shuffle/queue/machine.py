@@ -297,6 +297,7 @@ class QueueMachine:
                             waiting.keys[waiting.begin :],
                         )
                         for waiting in self._merge.waiting(place)
+                        if waiting.rows  # one behind another may be taken before it
                     ),
                 )
                 for place, mark in enumerate(self._merge.marks())

@@ -102,7 +102,8 @@ class Merge(Generic[PartT]):
 
     def mark(self, stream: int, mark: Mark) -> None:
         state = self._streams[stream]
-        if mark.kind is not MarkKind.IDLE and mark.key < state.greatest:
+        promises = mark.kind is not MarkKind.IDLE and mark != BEGINNING
+        if promises and mark.key < state.greatest:
             raise RemoteProtocolError(
                 f"a stream promised rows from key {mark.key} on, and has sent {state.greatest}"
             )

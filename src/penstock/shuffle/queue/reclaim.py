@@ -72,8 +72,6 @@ def reclaim(log: QueueLog, consumed: Frontier, consumed_lsn: int) -> Reclaimed:
     dropped, freed_bytes = range(segments.start, first), 0
     if dropped:
         freed_bytes = log.drop(first, consumed_lsn)
-    if log.survivors_lsn > consumed_lsn:
-        return Reclaimed(tuple(dropped), freed_bytes)  # those wait for being dropped first
     rewritten = _worth_rewriting(
         remains, range(first, segments.stop), segment_of(log.survivors_lsn)
     )
@@ -129,7 +127,8 @@ def _remains(view: View, window: Window, segments: range) -> dict[int, _Remains]
 
 def _worth_rewriting(remains: dict[int, _Remains], segments: range, survivors_at: int) -> range:
     """The longest row of segments from the oldest on of which little enough is left. It has to
-    include the last survivors: these are the oldest rows of all, and there is one block of them."""
+    include the last survivors: these are the oldest rows of all, and there is one block of them.
+    So nothing is rewritten while the consumer is not yet beyond the last such block."""
     size_bytes, bytes_left, rows_left, stop = 0, 0.0, 0, segments.start
     for segment in segments:
         size_bytes += remains[segment].size_bytes

@@ -10,15 +10,17 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from penstock.epoch.coordinator import Coordinator
 from penstock.epoch.decisions import DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
 from penstock.errors import LocalProtocolError, PeerUnavailableError, PenstockError
+from penstock.frontier import Frontier
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
-from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord
+from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
 from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
@@ -36,11 +38,10 @@ from penstock.snapshot import SnapshotParticipant, SnapshotStore
 from penstock.transport import Close, Receiver, Sender, VnodeData
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from penstock.checkpoint import Barrier, Flags
     from penstock.cluster.keyvalue import KeyValue
-    from penstock.frontier import Frontier
     from penstock.journal.store import JournalStore
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume
@@ -77,13 +78,19 @@ class Session:
         place: Storage,
         resume: Resume,
         epoch_seconds: float = EPOCH_SECONDS,
+        diagnose: Callable[[BaseException], BaseException] | None = None,
     ) -> None:
+        """`diagnose` is asked, before the Session fails, what is behind an error: a stream that is
+        gone does not tell that a process was killed."""
         self.failed = threading.Event()
         self.failure: BaseException | None = None
         self.statuses: dict[int, Mapping[str, float]] = {}
         """What each member did so far."""
         self._epoch_seconds = epoch_seconds
-        plan = make_plan(setup.feed, store)
+        self._diagnose = diagnose or (lambda error: error)
+        self._store = store
+        self._place = place
+        self._plan = plan = make_plan(setup.feed, store)
         collections = {
             binding.collection: store.collection(binding.collection) for binding in plan.bindings
         }
@@ -99,9 +106,7 @@ class Session:
             time.monotonic(),
             first_read=resume.record.next_read,
         )
-        self._record = SessionRecord(
-            resume.record.frontier, resume.record.consumed, resume.record.next_read
-        )
+        self._record = resume.record
         """What the next epoch captures."""
         self._epochs: deque[Epoch] = deque([resume.newest], maxlen=EPOCHS_REMEMBERED_MAX)
         self._changed = threading.Condition(self._lock)
@@ -119,7 +124,9 @@ class Session:
         self._epoch_member = EpochMember(keyvalue, DecisionLog(place), [self._participant])
         self._coordinator = Coordinator(keyvalue, place, (control.SESSION, *members))
         self._threads = [
-            threading.Thread(target=self._guarded, args=(work,), name=f"penstock session {name}")
+            threading.Thread(
+                target=self._guarded, args=(work,), name=f"penstock session {name}", daemon=True
+            )
             for work, name in ((self._hear, "hears"), (self._lead, "leads"))
         ]
 
@@ -151,19 +158,35 @@ class Session:
             return self._epochs[-1] if self._epochs[-1].number > after else None
 
     def consumed(self, epoch: int) -> None:
-        """By the consumer: it is done with everything up to this epoch."""
+        """By the consumer: it is done with everything up to this epoch. An older one than it was
+        done with before changes nothing."""
+        found = self._epoch(epoch)
         with self._lock:
-            found = next((one for one in self._epochs if one.number == epoch), None)
-            if found is None:
-                raise LocalProtocolError(
-                    f"epoch {epoch} is none that the consumer was told of lately: "
-                    f"{[one.number for one in self._epochs][-5:]}"
-                )
+            if epoch <= self._record.consumed.number:
+                return
             while self._epochs[0].number < epoch:
                 self._epochs.popleft()
-            self._record = SessionRecord(self._record.frontier, found, self._record.next_read)
-        for member in self._members:
-            self._say(member, control.ConsumedThrough(epoch, found.frontier))
+            self._record = replace(self._record, consumed=found)
+        try:
+            for member in self._members:
+                self._say(member, control.ConsumedThrough(epoch, found.frontier))
+        except PeerUnavailableError as error:
+            self.fail(error)
+            self.check()
+
+    def _epoch(self, number: int) -> Epoch:
+        with self._lock:
+            for one in self._epochs:
+                if one.number == number:
+                    return one
+            newest = self._epochs[-1].number
+        if number > newest:
+            raise LocalProtocolError(
+                f"the consumer cannot be done with epoch {number}: {newest} is the newest"
+            )
+        # It is of an earlier session.
+        frontier = load_record(self._place, number).frontier if number else Frontier.of()
+        return Epoch(number, frontier)
 
     def begin_epoch(self) -> None:
         """Asks for an epoch soon, whether there is something new or not."""
@@ -171,22 +194,51 @@ class Session:
             self._wants_epoch = True
             self._changed.notify_all()
 
+    def wait_caught_up(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until everything that is in the journals now is in a committed epoch, but for what
+        belongs to open transactions. False after the timeout."""
+        heads = sum(
+            self._store.probe(journal.name).write_head
+            for binding in self._plan.bindings
+            for journal in self._store.journals(binding.collection, binding.selector)
+        )
+        with self._changed:
+            found = self._changed.wait_for(
+                lambda: self.failed.is_set() or self._is_caught_up(heads), timeout_seconds
+            )
+            self.check()
+            return found
+
     @property
     def is_caught_up(self) -> bool:
-        """Everything that was in the journals a moment ago is in a committed epoch."""
+        """The same as far as members have told lately, without asking the journals."""
         with self._lock:
-            return (
-                not self._state.unlisted
-                and not self._state.has_ready
-                and len(self.statuses) == len(self._members)
-                and all(
-                    value
-                    for figures in self.statuses.values()
-                    for name, value in figures.items()
-                    if name.startswith("settled.")
-                )
-                and self._epochs[-1].frontier == self._state.frontier
+            return self._is_caught_up(0)
+
+    def _is_caught_up(self, heads: int) -> bool:
+        """Whether members have read so far, and what they read is durable, told and committed."""
+        return (
+            len(self.statuses) == len(self._members)
+            and self._figure("read_offset.") >= heads
+            and all(
+                value
+                for figures in self.statuses.values()
+                for name, value in figures.items()
+                if name.startswith("settled.")
             )
+            and not self._state.unlisted
+            and not self._state.has_ready
+            and not self._state.waiting
+            and self._epochs[-1].frontier == self._state.frontier
+        )
+
+    def _figure(self, prefix: str) -> float:
+        return sum(
+            value
+            for figures in self.statuses.values()
+            for name, value in figures.items()
+            if name.startswith(prefix)
+        )
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""
@@ -214,9 +266,13 @@ class Session:
         try:
             work()  # type: ignore[operator]
         except BaseException as error:  # noqa: BLE001 - whatever it is, the shuffle cannot go on
-            self._fail(error)
+            self.fail(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """By whoever watches the members: one of them is gone."""
+        if self._closing.is_set() or self.failed.is_set():
+            return
+        error = self._diagnose(error)
         with self._changed:
             if self._closing.is_set() or self.failed.is_set():
                 return

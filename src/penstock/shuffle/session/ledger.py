@@ -46,7 +46,9 @@ class Settled(NamedTuple):
     """A span of the producer is open at the place where reading would resume."""
 
 
-NOTHING: Final = Settled(CLOCK_NONE, is_open=False)
+NOTHING: Final = Settled(CLOCK_NONE, is_open=True)
+"""Of a producer that was not read there. Its first row may begin a span at offset 0, and an entry
+can say that only as long as it has no commit."""
 
 
 @dataclass(slots=True)

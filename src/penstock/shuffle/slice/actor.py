@@ -92,7 +92,9 @@ class SliceActor:
         self._fetcher = Fetcher(store, name, self.post, fail)
         self._lister = Lister(store, listed, (member, lane), tell=tell, fail=fail)
         self._threads = [
-            threading.Thread(target=self._guarded, args=(work,), name=f"penstock {name}{what}")
+            threading.Thread(
+                target=self._guarded, args=(work,), name=f"penstock {name}{what}", daemon=True
+            )
             for work, what in ((self._run, ""), (self._hear_flushes, " flushes"))
         ]
 
@@ -122,7 +124,8 @@ class SliceActor:
         self._lister.close()
         self._fetcher.close()
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:

@@ -7,7 +7,7 @@ and none at all while such a read has nothing buffered.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from penstock.shuffle.slice.reads import Keys, Read, Trigger
 
+    Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
 ROUND_ROWS_MAX: Final = 65_536
 """A round is short beside everything else that a Slice has to see to, and a block of a Queue."""
 GREEDY_READS: Final = 8
@@ -27,6 +29,9 @@ GREEDY_READS: Final = 8
 than those would: a round has many pieces then, and looking at each of them costs."""
 SAMPLES_PER_PIECE: Final = 4
 """At least, if a round is full: what it leaves out for not looking closer is a quarter."""
+
+ALIKE: Final = 1.25
+"""Rows that differ by no more than this are all taken for as large as the largest."""
 
 _FIRST_PLACES: Final = 64
 
@@ -107,17 +112,7 @@ def cut(pieces: Sequence[Piece], rows_max: int, bytes_max: float) -> list[int]:
     row_bytes = np.array([piece.batch.row_bytes for piece in pieces])
     if rows.sum() <= rows_max and float((rows * row_bytes).sum()) <= bytes_max:
         return [piece.rows for piece in pieces]
-    allowed = min(rows_max, bytes_max / float(row_bytes.mean()))
-    stride = max(1, int(allowed) // (SAMPLES_PER_PIECE * len(pieces)))
-    samples = [piece.keys[stride - 1 :: stride] for piece in pieces]
-    keys = np.concatenate(samples)
-    order = np.argsort(keys, kind="stable")
-    weights = np.repeat(row_bytes, [len(sample) for sample in samples])[order] * stride
-    unseen = stride - 1  # rows of a piece that may hide between two of its samples
-    fits = np.arange(len(keys)) * stride + unseen * len(pieces) <= rows_max
-    fits &= np.cumsum(weights) - weights + unseen * float(row_bytes.sum()) <= bytes_max
-    limit = keys[order[max(int(np.count_nonzero(fits)) - 1, 0)]]
-
+    limit = _limit(pieces, row_bytes, rows_max, bytes_max)
     counts = [int(piece.keys.searchsorted(limit)) for piece in pieces]
     rows_left = rows_max - sum(counts)
     bytes_left = bytes_max - float(np.dot(counts, row_bytes))
@@ -135,6 +130,27 @@ def cut(pieces: Sequence[Piece], rows_max: int, bytes_max: float) -> list[int]:
         if filling < equal:
             break
     return counts
+
+
+def _limit(
+    pieces: Sequence[Piece], row_bytes: Floats, rows_max: int, bytes_max: float
+) -> np.uint64:
+    """A key such that all rows below it fit."""
+    allowed = min(rows_max, bytes_max / float(row_bytes.mean()))
+    stride = max(1, int(allowed) // (SAMPLES_PER_PIECE * len(pieces)))
+    samples = [piece.keys[stride - 1 :: stride] for piece in pieces]
+    keys = np.concatenate(samples)
+    unseen = stride - 1  # rows of a piece that may hide between two of its samples
+    largest = float(row_bytes.max())
+    if largest <= ALIKE * float(row_bytes.min()):
+        fitting = int(min(rows_max, bytes_max // largest)) - unseen * len(pieces)
+        place = min(max(fitting // stride, 0), len(keys) - 1)
+        return np.uint64(np.partition(keys, place)[place])
+    order = np.argsort(keys)
+    weights = np.repeat(row_bytes, [len(sample) for sample in samples])[order] * stride
+    fits = np.arange(len(keys)) * stride + unseen * len(pieces) <= rows_max
+    fits &= np.cumsum(weights) - weights + unseen * float(row_bytes.sum()) <= bytes_max
+    return np.uint64(keys[order[max(int(np.count_nonzero(fits)) - 1, 0)]])
 
 
 def gather(reads: Sequence[Read], limit: int, triggers: Mapping[int, Trigger]) -> list[Piece]:

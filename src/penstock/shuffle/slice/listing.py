@@ -39,7 +39,7 @@ class Lister:
         self._known: dict[int, set[str]] = {binding.place: set() for binding in bindings}
         self._closing = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, name="penstock slice {}.{} lists".format(*key)
+            target=self._run, name="penstock slice {}.{} lists".format(*key), daemon=True
         )
 
     def start(self) -> None:

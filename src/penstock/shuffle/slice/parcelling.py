@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.routing import vnodes_of
-from penstock.shuffle.parcels import PARCEL_FIELDS, Stage
+from penstock.shuffle.parcels import PARCEL_FIELDS, READS_SCHEMA, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.routing import Assignment
     from penstock.sequence.outcomes import Rows
-    from penstock.shuffle.slice.reads import Piece
+    from penstock.shuffle.slice.reads import Piece, Read
     from penstock.shuffle.slice.rounds import Round
 
 LARGE_ROWS: Final = 4_096
@@ -65,6 +65,16 @@ def parcels(round_: Round, assignment: Assignment) -> Iterator[tuple[int, Stage,
             if count:
                 yield assignment.members[index], stage, batch.slice(begin, count)
                 begin += count
+
+
+def announcement(reads: Sequence[Read]) -> pa.RecordBatch:
+    """What the numbers of reads in parcels stand for."""
+    columns: list[pa.Array[Any]] = [
+        pa.array([read.number for read in reads], pa.uint32()),
+        pa.array([read.binding.place for read in reads], pa.uint16()),
+        pa.array([read.journal for read in reads], pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=READS_SCHEMA)
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import LocalProtocolError
 from penstock.frontier import resolve_checkpoint
-from penstock.ids import CLOCK_MAX, Kind, clock_delay, clock_duration
+from penstock.ids import CLOCK_MAX, Kind, clock_delay, clock_duration, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,12 +33,11 @@ PARCEL_ROW_BYTES: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The first row of a batch at which a gapped producer does not stay as it is."""
+    """The first row of a batch that extends or commits the span of a gapped producer, which has to
+    be read again first; unless a rollback closes the span before."""
 
     row: int
     producer: int
-    is_trigger: bool
-    """It extends or commits the span that has to be read again first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,15 @@ class Buffered:
     row_bytes: float
     turns: tuple[Turn, ...] = ()
     begin: int = 0
+    version: int = 0
+    """Later schemas have more columns, so their number is what tells them apart."""
+
+    def __post_init__(self) -> None:
+        self.version = self.documents.num_columns
 
     @property
     def rows(self) -> int:
         return len(self.keys) - self.begin
-
-    @property
-    def version(self) -> int:
-        """Later schemas have more columns, so their number is what tells them apart."""
-        return self.documents.num_columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,14 +102,13 @@ class Piece:
     batch: Buffered
     begin: int
     end: int
+    rows: int = field(init=False)
+    keys: Keys = field(init=False)
 
-    @property
-    def rows(self) -> int:
-        return self.end - self.begin
-
-    @property
-    def keys(self) -> Keys:
-        return self.batch.keys[self.begin : self.end]
+    def __post_init__(self) -> None:
+        # Both are asked for again and again, and there are many pieces.
+        object.__setattr__(self, "rows", self.end - self.begin)
+        object.__setattr__(self, "keys", self.batch.keys[self.begin : self.end])
 
 
 @dataclass(slots=True, eq=False)
@@ -229,25 +227,20 @@ class Read:
         for producer in self.gapped:
             rows = np.flatnonzero(batch.producers == producer)
             is_newer = batch.clocks[rows] > np.uint64(self.states[producer].last_commit)
-            kinds = batch.flags[rows] & np.uint16(3)
-            turning = np.flatnonzero(is_newer | (kinds & 1 == 0))
-            if len(turning):
-                first = turning[0]
-                is_trigger = bool(is_newer[first]) and int(kinds[first]) != Kind.OUTSIDE
-                turns.append(Turn(int(rows[first]), producer, is_trigger))
+            rows = rows[is_newer]
+            if len(rows) and kind_of(int(batch.flags[rows[0]])) is not Kind.OUTSIDE:
+                turns.append(Turn(int(rows[0]), producer))
         return tuple(sorted(turns, key=lambda turn: turn.row))
 
     # What goes
 
     def trigger(self) -> Trigger | None:
-        """The first row that may not be drained before a span was read again."""
-        gapped = set(self.gapped)
+        """The first row that may not be drained before a span was read again. If a rollback stands
+        before it, it is none any more once that is drained."""
         for batch in self.buffer:
             for turn in batch.turns:
-                if turn.producer in gapped:
-                    if turn.is_trigger:
-                        return Trigger(batch, turn.row, turn.producer)
-                    gapped.discard(turn.producer)
+                if turn.producer in self.gapped:
+                    return Trigger(batch, turn.row, turn.producer)
         return None
 
     def drain(self, piece: Piece) -> int | None:

@@ -17,9 +17,13 @@ import pyarrow as pa
 from penstock.errors import CorruptStorageError, PenstockError
 from penstock.frontier import Frontier, decode_chunks, encode_chunks
 from penstock.sequence import ProducerState
+from penstock.shuffle.slice.reads import Gap, Read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from penstock.shuffle.plan import BindingPlan
+    from penstock.shuffle.slice.replay import SpanReplay
 
 MAGIC: Final = b"PSL1"
 _HEADER: Final = struct.Struct("<4sI")
@@ -59,6 +63,35 @@ class SavedRead:
     """Rows that are missing before the offset, if that was not told."""
     states: Mapping[int, ProducerState]
 
+    @classmethod
+    def of(cls, read: Read) -> SavedRead:
+        return cls(
+            journal=read.journal,
+            binding=read.binding.place,
+            offset=read.offset,
+            key=read.key,
+            reported_offset=read.reported_offset,
+            reported_head=read.reported_head,
+            # Gaps behind rows that are only buffered are found again.
+            missing=sum(gap.missing for gap in read.gaps if gap.offset <= read.offset),
+            states=dict(read.states),
+        )
+
+    def restored(self, number: int, binding: BindingPlan) -> Read:
+        read = Read(
+            number,
+            binding,
+            self.journal,
+            self.offset,
+            dict(self.states),
+            self.key,
+            self.reported_offset,
+            self.reported_head,
+        )
+        if self.missing:
+            read.gaps.append(Gap(self.offset, self.missing))
+        return read
+
 
 @dataclass(frozen=True, slots=True)
 class SavedReplay:
@@ -68,6 +101,13 @@ class SavedReplay:
     begin: int
     end: int
     key: int
+
+    @classmethod
+    def of(cls, replay: SpanReplay) -> SavedReplay:
+        read = replay.read
+        return cls(
+            read.journal, read.binding.place, replay.producer, replay.begin, replay.end, replay.key
+        )
 
 
 @dataclass(frozen=True, slots=True)

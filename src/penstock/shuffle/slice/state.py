@@ -8,14 +8,11 @@ comes back, and when a Sleep is over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, assert_never
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final, assert_never
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, reduce_all
 from penstock.shuffle.marks import BEGINNING, Mark, MarkKind
-from penstock.shuffle.parcels import READS_SCHEMA
 from penstock.shuffle.slice import progress
 from penstock.shuffle.slice.events import (
     AllReadsStarted,
@@ -44,8 +41,8 @@ from penstock.shuffle.slice.events import (
 )
 from penstock.shuffle.slice.flushes import Flushes
 from penstock.shuffle.slice.levelling import ROUND_ROWS_MAX, Levels, cut, gather
-from penstock.shuffle.slice.parcelling import parcels
-from penstock.shuffle.slice.reads import Gap, Piece, Read
+from penstock.shuffle.slice.parcelling import announcement, parcels
+from penstock.shuffle.slice.reads import Piece, Read
 from penstock.shuffle.slice.replay import SpanReplay
 from penstock.shuffle.slice.rounds import HintKey, Round, make_round
 from penstock.shuffle.slice.snapshots import SavedRead, SavedReplay, SliceSnapshot
@@ -181,7 +178,7 @@ class SliceState:
         if saved is None:
             read = Read.begin(event.read, binding, event.journal, event.entries)
         else:
-            read = _restored(event.read, binding, saved)
+            read = saved.restored(event.read, binding)
         read.place = self._levels.add()
         targets = self._hint_index.targets(event.journal, binding.cohort)
         read.siblings = tuple(target for target in targets if target != binding.place)
@@ -329,12 +326,7 @@ class SliceState:
         reads, self._unannounced = self._unannounced, []
         if not reads:
             return []
-        columns: list[pa.Array[Any]] = [
-            pa.array([read.number for read in reads], pa.uint32()),
-            pa.array([read.binding.place for read in reads], pa.uint16()),
-            pa.array([read.journal for read in reads], pa.string()),
-        ]
-        return [SendReads(pa.RecordBatch.from_arrays(columns, schema=READS_SCHEMA))]
+        return [SendReads(announcement(reads))]
 
     def _forget_gapped(self, read: Read) -> None:
         if not read.gapped:
@@ -393,7 +385,7 @@ class SliceState:
 
     def snapshot(self) -> SliceSnapshot:
         """The state where a barrier was sent just now."""
-        reads = [*map(_saved, self._reads), *self._saved.values()]
+        reads = [*map(SavedRead.of, self._reads), *self._saved.values()]
         told_again = [] if self._saved_frontier is None else [self._saved_frontier]
         return SliceSnapshot(
             reads=tuple(reads),
@@ -407,7 +399,7 @@ class SliceState:
             ),
             promised=self._promised,
             cycle=self._flushes.cycle,
-            replay=self._saved_replay if self._replay is None else _saved_replay(self._replay),
+            replay=self._saved_replay if self._replay is None else SavedReplay.of(self._replay),
         )
 
     def _restore(self, snapshot: SliceSnapshot) -> None:
@@ -429,44 +421,3 @@ def _chosen(pieces: Sequence[Piece], bytes_max: float) -> list[Piece]:
         for piece, count in zip(pieces, cut(pieces, ROUND_ROWS_MAX, bytes_max), strict=True)
         if count
     ]
-
-
-def _saved(read: Read) -> SavedRead:
-    return SavedRead(
-        journal=read.journal,
-        binding=read.binding.place,
-        offset=read.offset,
-        key=read.key,
-        reported_offset=read.reported_offset,
-        reported_head=read.reported_head,
-        # Gaps behind rows that are only buffered are found again.
-        missing=sum(gap.missing for gap in read.gaps if gap.offset <= read.offset),
-        states=dict(read.states),
-    )
-
-
-def _restored(number: int, binding: BindingPlan, saved: SavedRead) -> Read:
-    read = Read(
-        number,
-        binding,
-        saved.journal,
-        saved.offset,
-        dict(saved.states),
-        saved.key,
-        saved.reported_offset,
-        saved.reported_head,
-    )
-    if saved.missing:
-        read.gaps.append(Gap(saved.offset, saved.missing))
-    return read
-
-
-def _saved_replay(replay: SpanReplay) -> SavedReplay:
-    return SavedReplay(
-        replay.read.journal,
-        replay.read.binding.place,
-        replay.producer,
-        replay.begin,
-        replay.end,
-        replay.key,
-    )

@@ -13,7 +13,7 @@ from penstock.shuffle.queue import compress as compress_module
 from penstock.shuffle.queue.compress import compress
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
-from penstock.shuffle.queue.segment import list_segments, segment_path
+from penstock.shuffle.queue.segment import MappedSegment, list_segments, segment_path
 from penstock.storage.durable import write_new_file
 from tests.unit.shuffle.queue.queues import Row, append, frontier, producer, read
 
@@ -51,7 +51,9 @@ def test_sealed_segments_become_smaller(tmp_path: Path) -> None:
     assert after[3] == sizes[3], "the last one is still being written"
     assert freed_bytes == sum(sizes.values()) - sum(after.values())
     assert log.size_bytes == sum(after.values())
-    assert compress(log, time.time() + 1, 0) == 0, "once is enough"
+    inode = segment_path(tmp_path, 1).stat().st_ino
+    assert compress(log, time.time() + 1, 0) == 0
+    assert segment_path(tmp_path, 1).stat().st_ino == inode, "once is enough"
     whole = [*first.batch["_clock"].to_pylist()]
     for batch in halfway:
         whole += batch.batch["_clock"].to_pylist()
@@ -111,3 +113,21 @@ def test_a_segment_that_was_dropped_meanwhile_does_not_come_back(
     assert list_segments(tmp_path) == [2, 3]
     assert not list(tmp_path.glob(".*"))
     assert log.size_bytes == sum(file.stat().st_size for file in tmp_path.glob("*.queue"))
+
+
+def test_a_file_that_is_replaced_while_a_reader_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just after the reader looked whether it still is the same."""
+    log = QueueLog.open(tmp_path, 0, segment_bytes_max=60_000)
+    first = append(log, [Row(*SOURCE, n, n, 2) for n in range(1, 501)])
+    reader = QueueReader(tmp_path)
+    assert len(clocks(reader, first)) == 500
+    while log.segment == 1:
+        last = log.last_lsn & 0xFFFF
+        begin = 501 + 500 * last
+        lsn = append(log, [Row(*SOURCE, n, n, 2) for n in range(begin, begin + 500)])
+    log.sync()
+    assert compress(log, time.time() + 1, 0) > 0
+    monkeypatch.setattr(MappedSegment, "is_current", lambda _: True)
+    assert clocks(reader, lsn) == list(range(1, begin + 500))

@@ -170,7 +170,7 @@ def tell(story: Story, steps: int) -> None:
     story.finish()
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     randomness=st.randoms(use_true_random=False),
     steps=st.integers(1, 40),
@@ -185,7 +185,7 @@ def test_a_queue_is_as_good_as_a_list(
 
 
 @pytest.mark.parametrize("faithful", [True, False])
-@pytest.mark.parametrize("segment_bytes_max", [1, 3_000, 10_000])
+@pytest.mark.parametrize("segment_bytes_max", [1, 3_000, 6_000])
 def test_long_stories(tmp_path: Path, segment_bytes_max: int, faithful: bool) -> None:
     dropped = survivors = 0
     for seed in range(3):

@@ -103,6 +103,15 @@ def test_clocks_that_come_again_after_a_rollback(tmp_path: Path) -> None:
     assert [row.id for row in read(QueueReader(tmp_path), {}, everything, third)] == [2, 3, 6, 7]
 
 
+def test_rollbacks_within_rollbacks(tmp_path: Path) -> None:
+    with QueueLog.open(tmp_path, 0) as log:
+        append(log, rows(FIRST, 1, 20))
+        append(log, [Rollback(*FIRST, 0, 10), Rollback(*FIRST, 2, 3), Rollback(*SECOND, 0, 20)])
+        lsn = append(log, [Rollback(*FIRST, 12, 14), Rollback(*FIRST, 13, 13)])
+    found = read(QueueReader(tmp_path), {}, {FIRST: 20}, lsn)
+    assert [row.clock for row in found] == [11, 12, 15, 16, 17, 18, 19, 20]
+
+
 def test_there_is_no_queue(tmp_path: Path) -> None:
     with pytest.raises(LocalProtocolError, match="no queue"):
         read(QueueReader(tmp_path), {}, {}, 1 << 16)

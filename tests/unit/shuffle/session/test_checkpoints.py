@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import event, given, settings
+from random import Random
+
+import pytest
+from hypothesis import given, settings
 
 from penstock.frontier import (
     Frontier,
@@ -17,6 +20,8 @@ from tests.unit.shuffle.session.world import (
     PRODUCERS,
     Session,
     World,
+    busy_schedule,
+    busy_world,
     check_complete,
     check_reported,
     check_resumable,
@@ -74,13 +79,29 @@ class Run:
         self.take()
 
 
-@settings(max_examples=100)
+@pytest.mark.parametrize("start", range(0, 60, 20))
+def test_busy_worlds(start: int) -> None:
+    """The next two tests, with more to do than chance would give them."""
+    for seed in range(start, start + 20):
+        random = Random(seed)
+        world = busy_world(random)
+        try:
+            check_all_comes(world, busy_schedule(random))
+            schedules = [busy_schedule(random) for _ in range(3)]
+            check_recovery(world, schedules[0][:8], schedules[1][:12], schedules[2])
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@settings(max_examples=40)
 @given(worlds(), schedules)
 def test_transactions_are_whole_and_everything_comes(world: World, schedule: Schedule) -> None:
+    check_all_comes(world, schedule)
+
+
+def check_all_comes(world: World, schedule: Schedule) -> None:
     run = Run(world, Frontier.of())
     run.follow(schedule)
-    held = sum(len(each.awaited) for each in run.checkpoints.waiting)
-    event(f"waited for: {min(held, 3)}")
     run.finish()
     assert run.checkpoints.waiting == ()
     check_complete(world, facts_of(run.frontier))
@@ -89,11 +110,15 @@ def test_transactions_are_whole_and_everything_comes(world: World, schedule: Sch
     assert (read, behind) == (run.session.counted, -run.session.counted)
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(worlds(), schedules, schedules, schedules)
 def test_a_recovery_gives_exactly_what_was_hinted(
     world: World, first: Schedule, second: Schedule, third: Schedule
 ) -> None:
+    check_recovery(world, first, second, third)
+
+
+def check_recovery(world: World, first: Schedule, second: Schedule, third: Schedule) -> None:
     run = Run(world, Frontier.of())
     run.follow(first)
     done = run.frontier
@@ -102,7 +127,6 @@ def test_a_recovery_gives_exactly_what_was_hinted(
     resume = reduce(done, project_commits_to_hints(committed))
     resume = Frontier.of(resume.journals())  # LSNs do not outlive a session
     again = Run(world, resume)
-    event(f"recovery: {again.checkpoints.recovery}")
     if again.checkpoints.recovery:
         again.follow(third)
         again.finish()

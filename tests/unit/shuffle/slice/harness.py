@@ -149,6 +149,8 @@ class Harness:
         """Rows that were read again may have greater keys than those that follow."""
         self.is_restored = restored is not None
         self.asleep_until: int | None = None
+        self.last_keys: dict[tuple[int, str], int] = {}
+        """In this round, by member and stage."""
 
     # Steps
 
@@ -333,6 +335,7 @@ class Harness:
         }
         credit[self.rng.choice(list(credit))] = CREDIT_RESERVE_BYTES + allowed_bytes
         self.asleep_until = None
+        self.last_keys = {}
         effects = self.state.round(self.now, credit)
         after = {number: self.state._numbers[number].offset for number in self.reads}
         moved = [
@@ -425,7 +428,7 @@ class Harness:
         assert names[:5] == ["_read", "_offset", "_producer", "_clock", "_vnode"]
         assert effect.stage.version == len(names) - 5
         effect.batch.validate(full=True)
-        last = 0
+        last = self.last_keys.get((effect.member, str(effect.stage)), 0)
         for row in effect.batch.to_pylist():
             place, name = queue.names[row["_read"]]
             assert place == binding.place
@@ -439,7 +442,7 @@ class Harness:
             key = self.reads[row["_read"]].keys.get(row["_offset"])
             if key is not None:
                 assert key >= last
-                last = key
+                last = self.last_keys[effect.member, str(effect.stage)] = key
             late = min(row["_clock"] + binding.delay, CLOCK_MAX)
             queue.reached[place] = max(queue.reached.get(place, 0), late)
 

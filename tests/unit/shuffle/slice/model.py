@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,7 @@ def random_journal(rng: random.Random, name: str, others: list[str], first_value
             clock = rng.randint(1, newest)
         elif rng.random() < 0.03:
             clock += 60
-        hints = ()
+        hints: tuple[str, ...] = ()
         if flags == 2 and others and rng.random() < 0.5:
             hints = tuple(rng.sample(others, rng.randint(1, len(others))))
         row = Row(who, clock, flags, first_value + number, rng.randint(0, 30), hints)
@@ -109,7 +109,7 @@ def batch_of(journal: str, rows: list[Row], begin: int, end: int) -> JournalBatc
     """Rows of one schema."""
     chosen = rows[begin:end]
     is_ack = [row.flags & 3 == 2 for row in chosen]
-    columns = {
+    columns: dict[str, pa.Array[Any]] = {
         "k": pa.array(
             [None if ack else row.key for row, ack in zip(chosen, is_ack, strict=True)], pa.int64()
         ),

@@ -41,13 +41,14 @@ def read_of(place: int, *batches: Buffered, behind: bool = False) -> Read:
 
 def pieces_of(rng: random.Random) -> list[Piece]:
     pieces = []
+    sizes = rng.choice(((1.0, 10.0, 500.0), (9.0, 10.0)))
     for place in range(rng.randint(1, 6)):
         last, batches = 0, []
         for _ in range(rng.randint(1, 3)):
             top = rng.choice((0, 3, 50))
             keys = sorted(last + rng.randint(0, top) for _ in range(rng.randint(1, 60)))
             last = keys[-1]
-            batches.append(buffered(keys, rng.choice((1.0, 10.0, 500.0))))
+            batches.append(buffered(keys, rng.choice(sizes)))
         read = read_of(place, *batches)
         pieces += [Piece(read, batch, 0, len(batch.keys)) for batch in batches]
     return pieces
@@ -85,6 +86,9 @@ def test_a_full_round_leaves_out_little() -> None:
         pieces.append(Piece(read_of(place, batch), batch, 0, 4000))
     assert 49_000 <= sum(cut(pieces, 65_536, 10**9)) <= 65_536
     assert 7_000 <= sum(cut(pieces, 65_536, 1_000_000)) <= 10_000
+    for piece in pieces[:25]:
+        piece.batch.row_bytes = 300.0
+    assert 3_500 <= sum(cut(pieces, 65_536, 1_000_000)) <= 5_000
 
 
 def test_keys_never_fall_and_stop_at_the_end_of_time() -> None:

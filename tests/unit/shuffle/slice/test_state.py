@@ -63,7 +63,7 @@ def run(rng: random.Random, harness: Harness, steps: int) -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 120))
-@settings(max_examples=250)
+@settings(max_examples=60)
 def test_whatever_the_order_of_events_queues_and_frontier_are_as_the_walk_has_them(
     seed: int, steps: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_whatever_the_order_of_events_queues_and_frontier_are_as_the_walk_has_th
 
 
 @given(st.integers(0, 2**32), st.integers(0, 120))
-@settings(max_examples=250)
+@settings(max_examples=60)
 def test_a_read_that_resumes_goes_back_for_the_spans_that_were_open(seed: int, steps: int) -> None:
     rng = random.Random(seed)
     bindings, journals = some_bindings(rng), some_journals(rng)
@@ -88,7 +88,7 @@ def test_a_read_that_resumes_goes_back_for_the_spans_that_were_open(seed: int, s
 
 
 @given(st.integers(0, 2**32), st.integers(0, 80))
-@settings(max_examples=150)
+@settings(max_examples=40)
 def test_bytes_that_are_gone_are_passed_over_and_told(seed: int, steps: int) -> None:
     rng = random.Random(seed)
     bindings, journals = some_bindings(rng), some_journals(rng)

@@ -146,6 +146,7 @@ def test_a_late_row_does_not_break_a_promise() -> None:
     state.handle(Probed(8, 0, 0))
     state.round(NOW, {1: CREDIT_RESERVE_BYTES})
     state.handle(Fetched(8, (batch_of("k", documents(3), 0, 1),), 1))
+    assert state._numbers[8].buffer[0].keys.tolist() == [50]
     effects = state.round(NOW, {1: CREDIT_RESERVE_BYTES + 60})
     assert of(effects, SendMark) == []
     effects += state.round(NOW, PLENTY)
@@ -190,7 +191,7 @@ def test_a_fault_names_journal_offset_and_producer(
 
 def test_hints_name_journals_for_the_bindings_that_read_them() -> None:
     bindings = (binding(0), binding(1), binding(2, delay=5, cohort=1))
-    rows = [*documents(10, flags=1), *documents(11, flags=2, hints=("other", "x/unread"))]
+    rows = [*documents(10, flags=1), *documents(11, flags=2, hints=("other", "x/unread", "j"))]
     state = fed(slice_of(*bindings), rows)
     delta = told(state, state.round(NOW, PLENTY))
     found = [

@@ -1,0 +1,261 @@
+"""Running a shuffle as its consumer: reads every committed epoch, counts, and goes on after
+failures.
+
+How far it came stands in a file of the folder, written after an epoch is read and before the
+Session is told: so a next run goes on where this one stopped, and reads nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.frontier import Frontier
+from penstock.shuffle.parcels import PARCEL_FIELDS
+from penstock.shuffle.resume import Epoch, load_record
+from penstock.shuffle.session.actor import MemberLostError
+from penstock.storage import Storage
+from penstock.storage.durable import make_folder, sync_folder, write_new_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from penstock.journal import OpenStore
+    from penstock.shuffle.feed import Feed
+    from penstock.shuffle.running import Shuffle
+    from penstock.shuffle.verify import Delivered
+
+LOOK_SECONDS: Final = 0.2
+SETTLED_SECONDS: Final = 0.6
+"""Members tell how far they are four times a second. Twice in a row is no accident."""
+RECOVER_SECONDS: Final = 2.0
+"""How often dead producers are looked for, so that what they decided is read."""
+LAST_EPOCH_SECONDS_MAX: Final = 15.0
+RESTARTS_MAX: Final = 5
+"""In a row, without an epoch between them. What fails that often will not mend itself."""
+PAUSE_SECONDS_MIN: Final = 0.25
+POSITION_NAME: Final = "consumer.json"
+_FORMAT: Final = 1
+
+
+@dataclass(slots=True)
+class Holding:
+    """What a member has got."""
+
+    documents: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Position:
+    """How far the consumer came."""
+
+    of: Mapping[str, Any]
+    """What is shuffled: the store, the feed and the number of members."""
+    folder: Path
+    last: Epoch = field(default_factory=lambda: Epoch(0, Frontier.of()))
+    holdings: dict[int, Holding] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path, store: OpenStore, feed: Feed, members: int) -> Position:
+        """Of the run before, or a first one. A folder of another shuffle is refused."""
+        of = {
+            "store": store.url,
+            "members": members,
+            "bindings": json.loads(json.dumps([asdict(one) for one in feed.bindings], default=str)),
+        }
+        position = cls(of, folder, holdings={member + 1: Holding() for member in range(members)})
+        path = folder / POSITION_NAME
+        if not path.exists():
+            return position
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found["format"] != _FORMAT:
+                raise ValueError(f"its format is {found['format']}")
+            for name, value in of.items():
+                if found["of"][name] != value:
+                    raise ConfigurationError(
+                        f"{folder} belongs to a shuffle whose {name} differ: there "
+                        f"{_short(found['of'][name])}, now {_short(value)}. Use another --folder"
+                    )
+            number = found["epoch"]
+            frontier = load_record(Storage.open(folder / "cluster"), number).frontier
+            position.last = Epoch(number, frontier)
+            for member, holding in found["holdings"].items():
+                position.holdings[int(member)] = Holding(**holding)
+        except ConfigurationError:
+            raise
+        except (ValueError, KeyError, TypeError, PenstockError) as error:
+            raise ConfigurationError(
+                f"{path} cannot be used: {error}. Use another --folder, or remove this one: all "
+                "documents are shuffled again then"
+            ) from error
+        return position
+
+    def save(self) -> None:
+        """All of it or nothing: the file is replaced."""
+        text = {
+            "format": _FORMAT,
+            "of": self.of,
+            "epoch": self.last.number,
+            "holdings": {str(member): asdict(each) for member, each in self.holdings.items()},
+        }
+        make_folder(self.folder)
+        temporary = self.folder / f".{POSITION_NAME}"
+        temporary.unlink(missing_ok=True)
+        write_new_file(temporary, [json.dumps(text, indent=2).encode()])
+        temporary.rename(self.folder / POSITION_NAME)
+        sync_folder(self.folder)
+
+    @property
+    def documents(self) -> int:
+        return sum(each.documents for each in self.holdings.values())
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+class Watcher(Protocol):
+    """Who is shown how it goes."""
+
+    def say(self, text: str) -> None:
+        """Something happened that is worth a line."""
+
+    def show(self, run: Run) -> None:
+        """Called often."""
+
+
+class Run:
+    """One run of a shuffle, to the end or until it is stopped."""
+
+    def __init__(
+        self,
+        shuffle: Shuffle,
+        store: OpenStore,
+        position: Position,
+        watcher: Watcher,
+        *,
+        follow: bool = False,
+        delivered: Delivered | None = None,
+    ) -> None:
+        self.position = position
+        self.statuses: dict[int, Mapping[str, float]] = {}
+        self.restarts = self.epochs = 0
+        self.newest_seconds: float | None = None
+        """When the newest epoch came, on the wall clock."""
+        self.is_caught_up = False
+        self.stopping = threading.Event()
+        self._shuffle = shuffle
+        self._store = store
+        self._watcher = watcher
+        self._follow = follow
+        self._delivered = delivered
+        self._restarts_in_a_row = 0
+        self._settled_since: float | None = None
+        self._recovered_at = float("-inf")
+
+    def run(self) -> None:
+        """Until everything is read, or `stopping` is set. Closes the shuffle."""
+        is_open = False
+        try:
+            while True:
+                try:
+                    if not is_open:
+                        self._shuffle.restart()
+                        is_open = True
+                    if self._step():
+                        return
+                except MemberLostError as error:
+                    is_open = False
+                    self._lost(error)
+                    if self.stopping.is_set():
+                        return
+        finally:
+            self._shuffle.close()
+
+    def _step(self) -> bool:
+        """Goes on for a moment. Whether that was the last."""
+        self._recover_producers()
+        session = self._shuffle.session
+        epoch = session.wait_epoch(self.position.last.number, LOOK_SECONDS)
+        self.statuses = dict(session.statuses)
+        if epoch is not None:
+            self._consume(epoch)
+        self._watcher.show(self)
+        if self.stopping.is_set():
+            self._stop_in_order()
+            return True
+        is_settled = (
+            session.wait_caught_up(0) and session.newest.number == self.position.last.number
+        )
+        if not is_settled:
+            self._settled_since = None
+        elif self._settled_since is None:
+            self._settled_since = time.monotonic()
+        self.is_caught_up = (
+            self._settled_since is not None
+            and time.monotonic() - self._settled_since >= SETTLED_SECONDS
+        )
+        return self.is_caught_up and not self._follow
+
+    def _consume(self, epoch: Epoch) -> None:
+        position = self.position
+        got = {member: Holding() for member in self._shuffle.members}
+        for member, holding in got.items():
+            for found in self._shuffle.read(member, position.last, epoch):
+                holding.documents += found.batch.num_rows
+                columns = found.batch.columns[len(PARCEL_FIELDS) :]
+                holding.bytes += sum(column.nbytes for column in columns)
+                if self._delivered is not None:
+                    self._delivered.add(member, found)
+        for member, holding in got.items():
+            position.holdings[member].documents += holding.documents
+            position.holdings[member].bytes += holding.bytes
+        position.last = epoch
+        position.save()
+        self.epochs += 1
+        self.newest_seconds = time.time()
+        self._restarts_in_a_row = 0
+        self._shuffle.session.consumed(epoch.number)
+
+    def _stop_in_order(self) -> None:
+        """With a last epoch, so that the next run begins where this one ends."""
+        session = self._shuffle.session
+        session.begin_epoch()
+        deadline = time.monotonic() + LAST_EPOCH_SECONDS_MAX
+        while time.monotonic() < deadline:
+            epoch = session.wait_epoch(self.position.last.number, LOOK_SECONDS)
+            if epoch is not None:
+                self._consume(epoch)
+                self._watcher.show(self)
+                return
+        self._watcher.say(
+            f"there was no last epoch within {LAST_EPOCH_SECONDS_MAX:g} s; nothing is lost by that"
+        )
+
+    def _lost(self, error: MemberLostError) -> None:
+        self._settled_since = None
+        if self.stopping.is_set():
+            self._watcher.say(f"stopped without a last epoch: {error}")
+            return
+        if self._restarts_in_a_row == RESTARTS_MAX:
+            raise MemberLostError(
+                f"given up after {RESTARTS_MAX} restarts without an epoch between them: {error}"
+            ) from error
+        pause = PAUSE_SECONDS_MIN * 2**self._restarts_in_a_row
+        self.restarts += 1
+        self._restarts_in_a_row += 1
+        self._watcher.say(f"{error}; all begin anew after epoch {self.position.last.number}")
+        self.stopping.wait(pause)
+
+    def _recover_producers(self) -> None:
+        if time.monotonic() - self._recovered_at >= RECOVER_SECONDS:
+            self._recovered_at = time.monotonic()
+            self._store.recover_if_possible()

@@ -1,0 +1,215 @@
+"""A member of a shuffle in a process of its own.
+
+    made ──(start)──> started ──(stop, or the Session lets go)──> stopped ──(close)──> over
+
+What stands in brackets is ordered by the process that has the Session, through a pipe. When that
+process is gone, however it ended, the pipe is closed, and this one ends on the spot: what it held
+is in the last epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import pickle
+import queue
+import threading
+from dataclasses import dataclass, field
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cluster.gossip import GossipKeyValue
+from penstock.errors import PenstockError
+from penstock.journal import open_store
+from penstock.shuffle import control
+from penstock.shuffle.member import Member
+from penstock.storage import Storage
+from penstock.transport.discovery import ADDRESS_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from multiprocessing.connection import Connection
+
+    from penstock.cluster.keyvalue import KeyValue
+    from penstock.shuffle.member import Setup
+    from penstock.transport.security import Security
+
+MEET_SECONDS_MAX: Final = 100.0
+"""Until members know of each other: a moment, once the slowest of the processes is there."""
+_ORPHANED: Final = 3
+"""The exit code of a member whose Session's process is gone."""
+
+
+class Step(enum.Enum):
+    """How far a member process came. It says so through the pipe."""
+
+    MADE = "made"
+    STARTED = "started"
+    STOPPED = "stopped"
+
+
+class Order(enum.Enum):
+    """What a member process is told through the pipe."""
+
+    START = "start"
+    STOP = "stop"
+    CLOSE = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Through the pipe: the member cannot go on."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Through the pipe: a warning or worse, for the log of the Session's process."""
+
+    logger: str
+    level: int
+    message: str
+
+
+class HeldLock:
+    """The lock of the shuffle's folder. A process that gets this holds it too, for as long as it
+    lives: nobody begins in the folder before the last member of a killed shuffle is gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _held_too, (DupFd(self._descriptor),)
+
+
+def _held_too(duplicate: Any) -> HeldLock:
+    return HeldLock(duplicate.detach())
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a member process needs. It has secrets, and comes through the pipe of the spawning."""
+
+    setup: Setup
+    security: Security
+    store_url: str
+    gossip_key: bytes = field(repr=False)
+    seed: str
+    place: str
+    folder: str
+    lock: HeldLock
+
+
+class MeetingError(PenstockError):
+    """Members did not find each other in time. Look whether all of them run, and whether the
+    machine lets its own processes speak over 127.0.0.1."""
+
+
+def run_member(given: Given, pipe: Connection) -> None:
+    """All of it, in the new process."""
+    ends = _Ends(pipe)
+    logger = logging.getLogger("penstock")
+    logger.addHandler(_Told(ends))
+    logger.propagate = False
+    try:
+        _run(given, ends)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the Session is told
+        ends.tell(Failed(_shippable(error)))
+        ends.wait_for(Order.CLOSE)
+
+
+def _run(given: Given, ends: _Ends) -> None:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(open_store(given.store_url, create=False))
+        keyvalue = stack.enter_context(
+            GossipKeyValue(given.security.member, given.gossip_key, [given.seed])
+        )
+        member = Member(
+            given.setup,
+            store,
+            given.security,
+            keyvalue,
+            place=Storage.open(given.place),
+            folder=Path(given.folder),
+        )
+        stack.callback(member.close)
+        wait_for_addresses(keyvalue, (control.SESSION, *given.setup.assignment.members))
+        ends.tell(Step.MADE)
+        ends.wait_for(Order.START)
+        ends.on_stop(member.ended.set)
+        member.start()
+        ends.tell(Step.STARTED)
+        member.ended.wait()
+        if member.failure is not None:
+            raise member.failure
+        # Nobody's receiver closes before everybody has stopped sending.
+        member.stop()
+        ends.tell(Step.STOPPED)
+        ends.wait_for(Order.CLOSE)
+
+
+def wait_for_addresses(keyvalue: KeyValue, members: Iterable[int]) -> None:
+    """Until the receivers of all of them are known here."""
+    awaited = set(members)
+    with keyvalue.watch(ADDRESS_KEY) as watch:
+        while missing := awaited - keyvalue.scan(ADDRESS_KEY).keys():
+            if not watch.wait(MEET_SECONDS_MAX):
+                raise MeetingError(
+                    f"member {keyvalue.member} does not hear of members {sorted(missing)} within "
+                    f"{MEET_SECONDS_MAX:g} s"
+                )
+
+
+class _Ends:
+    """This process's end of the pipe."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._stop: Callable[[], None] = lambda: None
+        threading.Thread(target=self._listen, name="penstock orders", daemon=True).start()
+
+    def tell(self, message: Step | Failed | Logged) -> None:
+        with self._lock, contextlib.suppress(OSError):  # if it is closed, the listener ends us
+            self._pipe.send(message)
+
+    def wait_for(self, order: Order) -> None:
+        while self._orders.get() is not order:
+            pass
+
+    def on_stop(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                order = self._pipe.recv()
+            except (EOFError, OSError):
+                os._exit(_ORPHANED)
+            self._orders.put(order)
+            if order is Order.STOP:
+                self._stop()
+
+
+class _Told(logging.Handler):
+    """Sends log records to the Session's process, which has somewhere to put them."""
+
+    def __init__(self, ends: _Ends) -> None:
+        super().__init__(logging.WARNING)
+        self._ends = ends
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._ends.tell(Logged(record.name, record.levelno, record.getMessage()))
+
+
+def _shippable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of a moment ago
+    except Exception:  # noqa: BLE001 - whatever a foreign error does when it is pickled
+        return PenstockError(f"{type(error).__name__}: {error}")
+    return error

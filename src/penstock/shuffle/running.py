@@ -1,0 +1,213 @@
+"""A shuffle on this machine, from start to close, wherever its members run.
+
+    folder/cluster      decisions, lease, snapshots
+    folder/member-1     the queue of member 1, and so on
+    folder/lock         held by the processes that work in here
+
+Whatever fails, all of it begins anew from the newest committed epoch; with a queue lost, from what
+the consumer is done with.
+"""
+
+from __future__ import annotations
+
+import abc
+import fcntl
+import logging
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from penstock.errors import ConfigurationError
+from penstock.routing import assign
+from penstock.shuffle.member import Settings, Setup
+from penstock.shuffle.queue.errors import QueueLostError
+from penstock.shuffle.queue.reader import QueueReader
+from penstock.shuffle.resume import SNAPSHOTS, find_resume
+from penstock.shuffle.session.actor import EPOCH_SECONDS
+from penstock.snapshot import SnapshotStore
+from penstock.storage import Storage
+from penstock.storage.durable import make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from penstock.journal.store import JournalStore
+    from penstock.routing import Assignment
+    from penstock.shuffle.feed import Feed
+    from penstock.shuffle.queue.reader import QueueBatch
+    from penstock.shuffle.resume import Epoch, Resume
+    from penstock.shuffle.session.actor import Session
+
+MEMBERS_MAX: Final = 256
+"""As many as there are vnodes."""
+REBUILDS: Final = "rebuilds"
+"""Where in the cluster's place it stands that queues were begun anew after an epoch."""
+LOCK_SECONDS_MAX: Final = 10.0
+"""Processes of a shuffle that was killed notice within one; on a busy machine within a few."""
+_LOCK_LOOK_SECONDS: Final = 0.05
+
+_LOG: Final = logging.getLogger("penstock.shuffle")
+
+
+class FolderInUseError(ConfigurationError):
+    """Another shuffle works in the folder. Stop it, or choose another folder."""
+
+
+class Shuffle(abc.ABC):
+    """From `start` to `close`; a context. What a form of it has to do is to open a session with
+    its members, and to close them."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        store: JournalStore,
+        folder: Path,
+        *,
+        members: int = 2,
+        settings: Settings | None = None,
+        epoch_seconds: float = EPOCH_SECONDS,
+    ) -> None:
+        if not 1 <= members <= MEMBERS_MAX:
+            raise ConfigurationError(f"a shuffle has 1 to {MEMBERS_MAX} members, not {members}")
+        self._store = store
+        self.folder: Final = folder
+        self._place = Storage.open(folder / "cluster")
+        self._setup = Setup(feed, assign(range(1, members + 1)), settings=settings or Settings())
+        self._epoch_seconds = epoch_seconds
+        self._session: Session | None = None
+        self._readers: dict[int, QueueReader] = {}
+        self._lock: int | None = None
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise ConfigurationError("the shuffle is not started")
+        return self._session
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self._setup.assignment.members
+
+    @property
+    def assignment(self) -> Assignment:
+        return self._setup.assignment
+
+    def claim(self) -> None:
+        """Takes the folder, until `close`: nobody else changes what is in it. `start` does the same,
+        but whoever looks into it before has to be sure."""
+        if self._lock is not None:
+            return
+        make_folder(self.folder)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(_LOCK_LOOK_SECONDS)
+                    continue
+                os.close(lock)
+                raise FolderInUseError(
+                    f"another shuffle works in {self.folder}; stop it, or choose another folder"
+                ) from None
+            self._lock = lock
+            return
+
+    def start(self) -> Self:
+        self.claim()
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def restart(self) -> None:
+        """After a failure: everything begins anew from the newest epoch."""
+        self._close_all_parts()
+        self.start()
+
+    def read(self, member: int, start: Epoch, end: Epoch) -> Iterator[QueueBatch]:
+        """What a member got between two epochs, in queue order."""
+        snapshot = SnapshotStore(self._place.within(SNAPSHOTS), member).load(end.number)
+        lsn = cast("dict[str, Any]", snapshot.attributes)["lsn"]
+        if member not in self._readers:  # it remembers blocks, until the queue is opened anew
+            self._readers[member] = QueueReader(self._queue_folder(member))
+        yield from self._readers[member].read(start.frontier, end.frontier, lsn)
+
+    def close(self) -> None:
+        self._close_all_parts()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abc.abstractmethod
+    def _open_parts(self, setup: Setup, resume: Resume) -> None:
+        """Starts a Session and its members. QueueLostError if a member's queue is not what the
+        epoch left."""
+
+    @abc.abstractmethod
+    def _close_parts(self) -> None:
+        """Ends what is open of them, however far it came."""
+
+    def _queue_folder(self, member: int) -> Path:
+        return self.folder / f"member-{member}"
+
+    def _begin(self) -> None:
+        resume = find_resume(self._place)
+        if self._was_rebuilding(resume.newest.number):
+            self._rebuild()
+            return
+        try:
+            self._open(resume)
+        except QueueLostError as error:
+            _LOG.warning("queues are built anew: %s", error)
+            self._close_all_parts()
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Fetches what was lost, in a session of its own, and goes on with its epoch."""
+        resume = find_resume(self._place, queues_lost=True)
+        newest = resume.newest.number
+        # A new queue may soon have as many blocks as the old one had: whoever begins before there
+        # is another epoch must not take it for that.
+        self._place.within(REBUILDS).create(str(newest), b"")
+        self._open(resume)
+        if self.session.recovering:
+            while self.session.wait_epoch(newest, 1.0) is None:
+                pass
+            self._close_all_parts()
+            self._begin()
+
+    def _was_rebuilding(self, newest: int) -> bool:
+        """Whether queues were begun anew since the newest epoch."""
+        rebuilds = self._place.within(REBUILDS)
+        begun = [int(name) for name in rebuilds.names()]
+        rebuilds.delete_all(str(epoch) for epoch in begun if epoch < newest)
+        return newest in begun
+
+    def _open(self, resume: Resume) -> None:
+        setup = replace(self._setup, epoch=resume.epoch, recovering=resume.recovering)
+        self._open_parts(setup, resume)
+
+    def _close_all_parts(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._readers = {}
+        self._close_parts()

@@ -1,0 +1,331 @@
+"""The Session with all members, from a start to the crash that ends it, and the next start.
+
+Whatever fails, everything fails: what was committed is all there is to begin with. If a disk is
+lost, the queues are begun anew, as docs/shuffle.md has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from penstock.errors import LocalProtocolError
+from penstock.shuffle.queue.budget import Budget
+from penstock.shuffle.queue.errors import QueueLostError
+from penstock.shuffle.queue.machine import QueueMachine
+from penstock.shuffle.queue.snapshot import decode_state, encode_state
+from penstock.shuffle.resume import Epoch, Resume, SessionRecord
+from penstock.shuffle.session.hint_index import HintIndex
+from penstock.shuffle.session.state import (
+    AllReadsStarted,
+    AskProgress,
+    CheckpointReady,
+    SessionState,
+    StartRead,
+)
+from penstock.shuffle.session.topology import Topology
+from penstock.shuffle.slice import events as slice_events
+from penstock.shuffle.slice.snapshots import SliceSnapshot
+from penstock.shuffle.slice.state import SliceState
+from tests.simulation.choices import Menu, evenly, seldom
+from tests.simulation.world import Process
+from tests.simulation_shuffle.consumer import Consumer
+from tests.simulation_shuffle.disk import Disk
+from tests.simulation_shuffle.leader import Committed, Leader
+from tests.simulation_shuffle.network import Line, Stream
+from tests.simulation_shuffle.oracle import Oracle
+from tests.simulation_shuffle.queues import PlayedQueue
+from tests.simulation_shuffle.slices import PlayedSlice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.shuffle.queue.events import QueueState
+    from penstock.shuffle.session.state import SessionEvent
+    from tests.simulation.world import World
+    from tests.simulation_shuffle.setting import Setting
+
+CRASHES_MAX: Final = 3
+_CRASHES: Final = Menu((8, None), *((1, 0.5 * number) for number in range(1, 9)))
+_FUSES: Final = evenly(1, 2, 3, 5, 8, 13, 21, 34)
+_EARLY: Final = seldom(250)
+_LONG_FUSES: Final = evenly(10, 20, 40, 80, 120, 160)
+_LOST: Final = Menu((5, "none"), (2, "one"), (1, "all"))
+_RESTARTS: Final = evenly(0.1, 0.5)
+
+
+class Crash(Exception):  # noqa: N818 - it is planned
+    """Everything stops here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run is made of; a test may put something broken in."""
+
+    slice_state: type[SliceState] = SliceState
+    queue_machine: type[QueueMachine] = QueueMachine
+    session_state: type[SessionState] = SessionState
+    hint_index: type[HintIndex] = HintIndex
+    patches: dict[str, object] = field(default_factory=dict)
+
+
+class Cluster:
+    def __init__(
+        self, world: World, setting: Setting, parts: Parts, folder: Path | None = None
+    ) -> None:
+        self.world = world
+        self.setting = setting
+        self.oracle = Oracle(setting.plan, setting.journals, setting.assignment)
+        self.disks = {
+            member: Disk(world, member, folder and folder / f"member-{member}")
+            for member in setting.members
+        }
+        self.committed: list[Committed] = []
+        self.epochs_begun = 0
+        self.disks_were_lost = False
+        self.consumer = Consumer(self)
+        self._parts = parts
+        self._fuse: int | None = None
+        self._lives = 0
+        self.start()
+
+    # Crashes
+
+    def plan_crashes(self) -> None:
+        choose = self.world.choices.choose
+        for number in range(CRASHES_MAX):
+            at = choose(f"crash {number}", _CRASHES)
+            if at is not None:
+                self.world.post(at, self._light)
+
+    def _light(self) -> None:
+        self._fuse = self.world.choices.choose("fuses", _FUSES)
+
+    def step(self, kind: str) -> None:
+        """Before each effect: here everything may end."""
+        if self._fuse is not None:
+            self._fuse -= 1
+            if self._fuse <= 0:
+                self._fuse = None
+                self.world.counts[f"crash: {kind}"] += 1
+                raise Crash(kind)
+
+    def crash(self, where: str) -> None:
+        choose = self.world.choices.choose
+        self.process.kill()
+        self.world.counts["crashes"] += 1
+        self.world.tell("world", f"everything crashes ({where})")
+        for disk in self.disks.values():
+            disk.crash()
+        lost = choose("lost", _LOST)
+        if lost != "none":
+            self.world.counts["disks lost"] += 1
+            members = self.setting.members
+            chosen = members if lost == "all" else [choose("lost disk", evenly(*members))]
+            self.world.tell("world", f"lost are the disks of {list(chosen)}")
+            for member in chosen:
+                self.disks[member].lose()
+        self.world.post(choose("restarts", _RESTARTS), self._start_again)
+
+    def _start_again(self) -> None:
+        if self.world.choices.choose("early crash", _EARLY):
+            self._fuse = self.world.choices.choose("long fuses", _LONG_FUSES)
+        self.start()
+
+    def calm(self) -> None:
+        self._fuse = None
+        self.world.choices.quiet = True
+        self.world.tell("world", "nothing befalls anybody any more")
+
+    # Lives
+
+    def start(self) -> None:
+        newest = self.committed[-1] if self.committed else None
+        try:
+            self._open(newest, queues_lost=False)
+        except QueueLostError as error:
+            self.world.tell("world", f"queues are built anew: {error}")
+            for disk in self.disks.values():
+                disk.close()
+            self.disks_were_lost = True
+            self._open(newest, queues_lost=True)
+
+    def restart(self) -> None:
+        """In order, after a recovery session."""
+        self.process.kill()
+        for disk in self.disks.values():
+            disk.close()
+        self.start()
+
+    def _open(self, newest: Committed | None, *, queues_lost: bool) -> None:
+        restored = None if queues_lost else newest
+        for member, disk in self.disks.items():
+            disk.open(0 if restored is None else restored.queues[member].lsn)
+        self._lives += 1
+        self.process = Process(self.world, 0, self._lives, 1.0, 0.0)
+        record = SessionRecord() if newest is None else newest.record
+        number = 0 if newest is None else newest.number
+        resume = Resume(
+            None if restored is None else restored.number, record, Epoch(number, record.frontier)
+        )
+        setting = self.setting
+        self.world.tell(
+            "world",
+            f"life {self._lives} goes on from epoch {resume.epoch}"
+            + (", recovering" if resume.recovering else ""),
+        )
+        self.world.counts["recoveries"] += resume.recovering
+        self.session = self._parts.session_state(
+            setting.plan,
+            Topology(setting.plan, setting.journals.collections, setting.assignment),
+            resume.frontier,
+            self.world.now,
+            first_read=record.next_read,
+        )
+        self.leader = Leader(self, resume)
+        self._lines = {
+            member: Line(self.process, f"session to {member}") for member in setting.members
+        }
+        self._build(restored, recovering=resume.recovering)
+        self.consumer.start()
+        self.leader.start()
+
+    def _build(self, restored: Committed | None, *, recovering: bool) -> None:
+        setting, members = self.setting, self.setting.members
+        lanes = range(len(setting.plan.lanes))
+        hint_index = self._parts.hint_index(setting.plan)
+        states = {
+            member: None if restored is None else _saved_queue(restored.queues[member])
+            for member in members
+        }
+        self.slices = {
+            (member, lane): self._slice(
+                member, lane, hint_index, None if restored is None else restored.slices[member, lane]
+            )
+            for lane in lanes
+            for member in members
+        }
+        self.queues = {
+            member: self._queue(member, states[member], restored, recovering=recovering)
+            for member in members
+        }
+        self._answers: dict[tuple[int, int], Line] = {}
+        for key, each in self.slices.items():
+            for member in members:
+                self._join(key, each, self.queues[member])
+        for member, queue in self.queues.items():
+            queue.start(states[member])
+        for each in self.slices.values():
+            each.start()
+
+    def _slice(
+        self, member: int, lane: int, hint_index: HintIndex, saved: SliceSnapshot | None
+    ) -> PlayedSlice:
+        state = self._parts.slice_state(
+            self.setting.plan.of_lane(lane),
+            self.setting.assignment,
+            hint_index,
+            read_ahead_bytes=self.setting.read_ahead_bytes,
+            restored=None if saved is None else SliceSnapshot.decode(saved.encode()),
+        )
+        line = Line(self.process, f"s{member}.{lane} to session")
+        return PlayedSlice(
+            self.process,
+            self.setting,
+            member,
+            lane,
+            state,
+            step=self.step,
+            tell=lambda event: line.send(lambda: self._hear(event)),
+            captured=self.leader.slice_captured,
+        )
+
+    def _queue(
+        self,
+        member: int,
+        state: QueueState | None,
+        restored: Committed | None,
+        *,
+        recovering: bool,
+    ) -> PlayedQueue:
+        setting = self.setting
+        machine = self._parts.queue_machine(
+            [lane for lane in range(len(setting.plan.lanes)) for _ in setting.members],
+            {binding.place: binding.delay for binding in setting.plan.bindings},
+            Budget(setting.budget_bytes, recovering=recovering),
+            aligned_seconds_max=setting.aligned_seconds_max,
+            restored=state,
+            epoch=-1 if restored is None else restored.number,
+        )
+        return PlayedQueue(
+            self.process,
+            member,
+            machine,
+            self.disks[member],
+            step=self.step,
+            captured=self.leader.queue_captured,
+            answer=lambda stream, cycle, lsn: self._answer(member, stream, cycle, lsn),
+            room_needed=self.leader.want_epoch,
+        )
+
+    def _join(self, key: tuple[int, int], each: PlayedSlice, queue: PlayedQueue) -> None:
+        place = len(queue.streams)  # slices come by lane and member, as the machine counts them
+        name = f"{each.name}-{queue.name}"
+        stream = Stream(
+            self.process,
+            name,
+            self.setting,
+            lambda frame: queue.arrive(place, frame),
+            each.wake,
+        )
+        queue.streams.append(stream)
+        each.streams[queue.member] = stream
+        self._answers[queue.member, place] = Line(self.process, f"{name} answers")
+        self._slices_by_place = list(self.slices)
+
+    # What is said
+
+    def _hear(self, event: SessionEvent) -> None:
+        for effect in self.session.on_event(event, self.world.now):
+            self.step(type(effect).__name__)
+            match effect:
+                case StartRead():
+                    started = slice_events.ReadStarted(
+                        effect.read, effect.binding, effect.journal, effect.entries
+                    )
+                    self._say(effect.member, effect.lane, started)
+                case AllReadsStarted():
+                    self._say(effect.member, effect.lane, slice_events.AllReadsStarted())
+                case AskProgress():
+                    self._say(effect.member, effect.lane, slice_events.ProgressAsked())
+                case CheckpointReady():
+                    pass
+
+    def _say(self, member: int, lane: int, event: slice_events.SliceEvent) -> None:
+        each = self.slices[member, lane]
+        self._lines[member].send(lambda: each.post(event))
+
+    def _answer(self, member: int, place: int, cycle: int, lsn: int) -> None:
+        each = self.slices[self._slices_by_place[place]]
+        event = slice_events.Flushed(member, cycle, lsn)
+        self._answers[member, place].send(lambda: each.post(event))
+
+    def consumed(self, epoch: Epoch) -> None:
+        """By the consumer, of an epoch that the Session knows."""
+        self.leader.consumed(epoch)
+        committed = next(one for one in self.committed if one.number == epoch.number)
+        for member, queue in self.queues.items():
+            lsn = committed.queues[member].lsn
+            self._lines[member].send(
+                lambda queue=queue, lsn=lsn: queue.consumed(epoch.frontier, lsn)  # type: ignore[misc]
+            )
+
+
+def _saved_queue(state: QueueState) -> QueueState:
+    """As it comes back from a snapshot."""
+    decoded = decode_state(pa.py_buffer(b"".join(map(bytes, encode_state(state)))))
+    if decoded.lsn != state.lsn:
+        raise LocalProtocolError("a queue's snapshot has another LSN")
+    return decoded

@@ -1,0 +1,242 @@
+"""A member's disk: what is written, what is durable, and what a crash leaves of it.
+
+The list of blocks is the model: a row is visible by the definition in docs/shuffle.md, looked at
+one row and one rollback at a time. With a folder, the real log, reader and reclaim do the same, and
+have to agree.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from penstock.errors import LocalProtocolError
+from penstock.shuffle.queue.errors import QueueLostError
+from penstock.shuffle.queue.log import QueueLog
+from penstock.shuffle.queue.reader import QueueReader
+from penstock.shuffle.queue.reclaim import reclaim
+from penstock.shuffle.queue.segment import list_segments, lsn_of, segment_of, segment_path
+from tests.simulation.choices import Menu
+from tests.simulation.world import Violation
+from tests.simulation_shuffle.oracle import Document, commits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from penstock.frontier import Frontier
+    from penstock.shuffle.parcels import Stage
+    from penstock.shuffle.queue.block import Order, Parcel
+    from tests.simulation.world import World
+    from tests.simulation_shuffle.oracle import Commits, Source
+
+    Names: TypeAlias = Mapping[int, tuple[int, str]]
+
+SEGMENT_BLOCKS: Final = 4
+SEGMENT_BYTES: Final = 4096
+_KEPT: Final = Menu((1, 1.0), (1, 0.0), (1, 0.5))
+"""How much of what is not durable a crash leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    source: Source
+    after: int
+    through: int
+
+
+@dataclass(slots=True)
+class Block:
+    lsn: int
+    entries: list[Document | Forget]
+    size_bytes: int
+
+
+class Disk:
+    def __init__(self, world: World, member: int, folder: Path | None) -> None:
+        self._world = world
+        self.member = member
+        self._folder = folder
+        self._log: QueueLog | None = None
+        self._real_sizes: dict[int, int] = {}
+        """Of segments, as far as they are durable."""
+        self.blocks: list[Block] = []
+        self.has_queue = False
+        self.last_lsn = self.durable_lsn = 0
+        self._floor = 0
+        """Up to here the consumer is done, and knows what it has."""
+        self._consumed: Commits = {}
+
+    # The log
+
+    def open(self, lsn: int) -> None:
+        """As `QueueLog.open` with `discard`. Raises QueueLostError."""
+        if self._folder is not None:
+            self._log = QueueLog.open(
+                self._folder, lsn, discard=True, segment_bytes_max=SEGMENT_BYTES
+            )
+        if lsn == 0:
+            self.blocks, self.has_queue = [], True
+            self._floor, self._consumed = 0, {}
+        elif not self.has_queue or not any(block.lsn == lsn for block in self.blocks):
+            raise QueueLostError(f"disk {self.member}", segment_of(lsn), "it is not there")
+        self.blocks = [block for block in self.blocks if block.lsn <= lsn]
+        self.last_lsn = self.durable_lsn = lsn
+        self._note_sizes()
+
+    def append(self, parts: list[Parcel], order: Order | None, names: Names) -> int:
+        entries = [
+            entry for stage, batch in parts for entry in entries_of(stage, batch, names)
+        ]
+        if order is not None:
+            entries = [entries[place] for place in order.tolist()]
+        if self._log is not None:
+            self.last_lsn = self._log.append(parts, order, names)
+        else:
+            number = (self.last_lsn & 0xFFFF) + 1
+            segment = segment_of(self.last_lsn)
+            self.last_lsn = (
+                lsn_of(segment + 1, 0)
+                if segment == 0 or number == SEGMENT_BLOCKS
+                else lsn_of(segment, number)
+            )
+        size_bytes = sum(batch.nbytes for _, batch in parts)
+        self.blocks.append(Block(self.last_lsn, entries, size_bytes))
+        return self.last_lsn
+
+    def sync_to(self, lsn: int) -> int:
+        """What was written up to here is durable from now on. Gives up to where all is."""
+        if self._log is not None:
+            lsn = max(lsn, self._log.sync())
+        self.durable_lsn = max(self.durable_lsn, lsn)
+        self._note_sizes()
+        return self.durable_lsn
+
+    def consumed(self, frontier: Frontier, lsn: int) -> None:
+        if self._log is not None:
+            reclaimed = reclaim(self._log, frontier, lsn)
+            self._world.counts["segments dropped"] += len(reclaimed.segments)
+            if reclaimed.survivors_lsn is not None:
+                self._world.counts["survivors written"] += 1
+                self.last_lsn = reclaimed.survivors_lsn
+                self.blocks.append(Block(self.last_lsn, [], 0))  # nothing that is not there
+        self._floor, self._consumed = max(self._floor, lsn), commits_of(frontier)
+
+    @property
+    def size_bytes(self) -> int:
+        """What is left of it after reclaim; about so much if there is no real log."""
+        if self._log is not None:
+            return self._log.size_bytes
+        return sum(
+            block.size_bytes
+            for block in self.blocks
+            if block.lsn > self._floor or any(map(self._is_open, block.entries))
+        )
+
+    def _is_open(self, entry: Document | Forget) -> bool:
+        return isinstance(entry, Document) and entry.clock > self._consumed.get(entry.source, 0)
+
+    @property
+    def durable_documents(self) -> set[Document]:
+        return {
+            entry
+            for block in self.blocks
+            if block.lsn <= self.durable_lsn
+            for entry in block.entries
+            if isinstance(entry, Document)
+        }
+
+    # Crashes
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def crash(self) -> None:
+        """What is not durable is lost, or a part of it."""
+        share = self._world.choices.choose(f"disk {self.member} kept", _KEPT)
+        self.close()
+        later = [block for block in self.blocks if block.lsn > self.durable_lsn]
+        kept = int(len(later) * share)
+        self.blocks = [block for block in self.blocks if block not in later[kept:]]
+        if self._folder is not None and self.has_queue:
+            for segment in list_segments(self._folder):
+                path = segment_path(self._folder, segment)
+                size_bytes = path.stat().st_size
+                durable_bytes = min(self._real_sizes.get(segment, 0), size_bytes)
+                os.truncate(path, durable_bytes + int((size_bytes - durable_bytes) * share))
+
+    def lose(self) -> None:
+        self.blocks, self.has_queue = [], False
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+
+    def _note_sizes(self) -> None:
+        if self._log is not None and self._folder is not None:
+            self._real_sizes = {
+                segment: segment_path(self._folder, segment).stat().st_size
+                for segment in list_segments(self._folder)
+            }
+
+    # Reading
+
+    def read(self, start: Frontier, end: Frontier, lsn: int) -> list[Document]:
+        """The documents of (start, end], in queue order."""
+        first, last = commits_of(start), commits_of(end)
+        if lsn > self.durable_lsn:
+            raise Violation(f"epoch at LSN {lsn:#x}, and durable is {self.durable_lsn:#x}")
+        entries = [e for block in self.blocks if block.lsn <= lsn for e in block.entries]
+        forgets: dict[Source, list[tuple[int, Forget]]] = {}
+        for place, entry in enumerate(entries):
+            if isinstance(entry, Forget):
+                forgets.setdefault(entry.source, []).append((place, entry))
+        found = [
+            entry
+            for place, entry in enumerate(entries)
+            if isinstance(entry, Document)
+            and first.get(entry.source, 0) < entry.clock <= last.get(entry.source, 0)
+            and not any(
+                at > place and forget.after < entry.clock <= forget.through
+                for at, forget in forgets.get(entry.source, ())
+            )
+        ]
+        if self._folder is not None:
+            real = _read(self._folder, start, end, lsn)
+            if real != found:
+                raise Violation(f"the reader gives {real}, the model {found}")
+        return found
+
+
+def entries_of(stage: Stage, batch: pa.RecordBatch, names: Names) -> list[Document | Forget]:
+    columns = [column.to_pylist() for column in batch.columns]
+    found: list[Document | Forget] = []
+    for row in zip(*columns, strict=True):
+        binding, journal = names[row[0]]
+        if binding != stage.binding:
+            raise LocalProtocolError(f"{stage} has a row of binding {binding}")
+        if stage.is_rollbacks:
+            found.append(Forget((journal, binding, row[1]), row[2], row[3]))
+        else:
+            found.append(
+                Document(journal, binding, row[2], row[1], row[3], row[5], row[6])
+            )
+    return found
+
+
+def _read(folder: Path, start: Frontier, end: Frontier, lsn: int) -> list[Document]:
+    found: list[Document] = []
+    with QueueReader(folder) as reader:
+        for _, batches in groupby(reader.read(start, end, lsn), key=lambda batch: batch.lsn):
+            placed: list[tuple[int, Document | Forget]] = []
+            for batch in batches:
+                rows = entries_of(batch.stage, batch.batch, batch.names)
+                placed += zip(batch.places.tolist(), rows, strict=True)
+            placed.sort(key=lambda each: each[0])
+            found += [row for _, row in placed if isinstance(row, Document)]
+    return found

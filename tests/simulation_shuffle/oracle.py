@@ -1,0 +1,161 @@
+"""What a consumer should get: each journal walked row by row, by the rule of sequencing alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.ids import CLOCK_FLOOR
+from penstock.routing import vnodes_of
+from penstock.sequence import Outcome, sequence
+from tests.simulation.world import Violation
+from tests.simulation_shuffle.journals import KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.frontier import Frontier
+    from penstock.routing import Assignment
+    from penstock.shuffle.plan import Plan
+    from tests.simulation_shuffle.journals import Journal, Journals
+
+Source: TypeAlias = tuple[str, int, int]
+"""Journal, binding, producer."""
+Commits: TypeAlias = dict[Source, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    journal: str
+    binding: int
+    producer: int
+    offset: int
+    clock: int
+    key: int
+    value: int
+
+    @property
+    def source(self) -> Source:
+        return self.journal, self.binding, self.producer
+
+
+def commits_of(frontier: Frontier) -> Commits:
+    names = frontier.journal_names.take(frontier.journal_indices()).to_pylist()
+    columns = (
+        frontier.entry_bindings().tolist(),
+        frontier.producers.tolist(),
+        frontier.last_commits.tolist(),
+    )
+    return {
+        (str(name), binding, producer): clock
+        for name, binding, producer, clock in zip(names, *columns, strict=True)
+    }
+
+
+def committed(journal: Journal) -> list[tuple[int, int]]:
+    """Offset and producer of every document that was committed once, in order."""
+    states: dict[int, tuple[int, int]] = {}
+    spans: dict[int, list[int]] = {}
+    found: list[tuple[int, int]] = []
+    for offset, row in enumerate(journal.rows):
+        producer = row.producer
+        outcome, *state = sequence(row.kind, row.clock, *states.get(producer, (CLOCK_FLOOR, 0)))
+        states[producer] = (state[0], state[1])
+        match outcome:
+            case Outcome.OUTSIDE_COMMIT:
+                found.append((offset, producer))
+            case Outcome.CONTINUE_BEGIN:
+                spans[producer] = [offset]
+            case Outcome.CONTINUE_EXTEND:
+                spans[producer].append(offset)
+            case Outcome.ACK_COMMIT:
+                found += [(span, producer) for span in spans.pop(producer)]
+            case _:
+                pass
+    return found
+
+
+class Oracle:
+    def __init__(self, plan: Plan, journals: Journals, assignment: Assignment) -> None:
+        self._plan = plan
+        self._journals = journals
+        vnodes = vnodes_of([pa.array(np.arange(KEYS), pa.int64())]).tolist()
+        self._owners = [assignment.owner_of(vnode) for vnode in vnodes]
+
+    def all_documents(self) -> Iterable[Document]:
+        """Of all reads, those that were ever committed."""
+        for journal in self._journals.by_name.values():
+            rows = committed(journal)
+            for binding in self._plan.bindings:
+                if binding.collection != journal.collection:
+                    continue
+                for offset, producer in rows:
+                    row = journal.rows[offset]
+                    if binding.not_before <= row.clock < binding.not_after:
+                        yield Document(
+                            journal.name,
+                            binding.place,
+                            producer,
+                            offset,
+                            row.clock,
+                            row.key,
+                            row.value,
+                        )
+
+    def check_frontier(self, before: Commits, after: Commits) -> None:
+        """Nothing goes back, and transactions are in it whole or not at all."""
+        for source, clock in before.items():
+            if clock > max(after.get(source, 0), CLOCK_FLOOR):
+                raise Violation(f"the frontier went back at {source}: from {clock}")
+        for transaction in self._journals.transactions:
+            for cohort in set(self._plan.cohorts):
+                has = {
+                    (name, binding.place): transaction.clock
+                    <= after.get((name, binding.place, transaction.producer), 0)
+                    for name in transaction.journals
+                    for binding in self._plan.bindings
+                    if binding.cohort == cohort
+                    and binding.collection == self._journals.by_name[name].collection
+                }
+                if len(set(has.values())) > 1:
+                    raise Violation(f"a transaction is torn: {transaction} is in {has}")
+
+    def check_delivered(
+        self,
+        start: Commits,
+        end: Commits,
+        delivered: Mapping[int, list[Document]],
+        *,
+        is_whole_order: bool,
+    ) -> None:
+        """What was delivered of (start, end], by member."""
+        expected = Counter(
+            document
+            for document in self.all_documents()
+            if start.get(document.source, 0) < document.clock <= end.get(document.source, 0)
+        )
+        found = Counter(document for documents in delivered.values() for document in documents)
+        if expected != found:
+            raise Violation(
+                f"documents are missing: {_few(expected - found)}; "
+                f"are too many: {_few(found - expected)}"
+            )
+        for member, documents in delivered.items():
+            last: dict[tuple[str, int, int], int] = {}
+            for document in documents:
+                if self._owners[document.key] != member:
+                    raise Violation(f"member {member} has a document of another: {document}")
+                # A span that was read again after a disk was lost comes later than it would have.
+                who = 0 if is_whole_order else document.producer
+                stream = (document.journal, document.binding, who)
+                if last.get(stream, -1) >= document.offset:
+                    raise Violation(f"member {member} has {document} behind {last[stream]}")
+                last[stream] = document.offset
+
+
+def _few(documents: Counter[Document]) -> list[Document]:
+    return sorted(documents, key=lambda document: document.value)[:3]

@@ -1,0 +1,117 @@
+"""One run: everything is put together, lives through its faults, and has to come round after."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
+
+from tests.simulation.choices import Choices
+from tests.simulation.world import Violation, World
+from tests.simulation_shuffle.cluster import Cluster, Crash, Parts
+from tests.simulation_shuffle.setting import Setting, choose_setting, small
+from tests.simulation_shuffle.writers import Writer
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator
+
+    from tests.simulation.choices import Script
+
+WRITING_SECONDS: Final = 4.0
+QUIET_SECONDS_MAX: Final = 60.0
+"""In which everything that was committed is delivered, once nothing befalls anybody."""
+
+
+@dataclass(slots=True)
+class Result:
+    violation: str | None
+    script: Script
+    counts: Counter[str]
+    trace: list[str] = field(default_factory=list)
+
+
+def run(
+    seed: int = 0,
+    script: Script | None = None,
+    parts: Parts | None = None,
+    *,
+    tracing: bool = False,
+) -> Result:
+    """One run, by its seed, or by a script that another run has left."""
+    choices = Choices(seed, script)
+    world = World(choices, tracing=tracing)
+    parts = parts or Parts()
+    violation = None
+    try:
+        setting = choose_setting(choices)
+        with small(setting), _patched(parts), _folder(setting) as folder:
+            _live(world, setting, parts, folder)
+    except Violation as found:
+        violation = str(found)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong, it is the seed's
+        violation = f"{type(error).__name__}: {error}"
+    if violation is not None:
+        world.tell("world", f"VIOLATION: {violation}")
+    return Result(violation, choices.made, world.counts, world.trace or [])
+
+
+def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> None:
+    cluster = Cluster(world, setting, parts, folder)
+    cluster.plan_crashes()
+    writers = [
+        Writer(world, setting.journals, f"w{number}", list(setting.places))
+        for number in range(setting.writers)
+    ]
+    try:
+        advance(cluster, WRITING_SECONDS)
+        cluster.calm()
+        for writer in writers:
+            writer.calm()
+        come_round(cluster)
+    finally:
+        for disk in cluster.disks.values():
+            disk.close()
+
+
+def advance(cluster: Cluster, until: float) -> None:
+    """Lets time pass. A crash is where it goes on from."""
+    while True:
+        try:
+            cluster.world.run(until)
+        except Crash as crash:
+            cluster.crash(str(crash))
+        else:
+            return
+
+
+def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None:
+    """Until all that was committed is delivered."""
+    world = cluster.world
+    until = world.now + seconds_max
+    while (expected := len(list(cluster.oracle.all_documents()))) != cluster.consumer.documents:
+        if world.now >= until:
+            raise Violation(
+                f"delivered are {cluster.consumer.documents} documents, committed {expected}"
+            )
+        advance(cluster, world.now + 0.5)
+
+
+@contextlib.contextmanager
+def _patched(parts: Parts) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for name, value in parts.patches.items():
+            stack.enter_context(patch(name, value))
+        yield
+
+
+@contextlib.contextmanager
+def _folder(setting: Setting) -> Iterator[Path | None]:
+    if not setting.is_real:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)

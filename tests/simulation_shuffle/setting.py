@@ -1,0 +1,133 @@
+"""What one run is about: the feed, the members, and how small everything is."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
+
+from penstock.routing import assign
+from penstock.shuffle.feed import Binding, Feed
+from penstock.shuffle.plan import Plan, make_plan
+from tests.simulation.choices import Menu, evenly
+from tests.simulation_shuffle.journals import Journals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.routing import Assignment
+    from tests.simulation.choices import Choices
+
+UNLIMITED: Final = 10**9
+_SIZES: Final = Menu((3, 1), (5, 2), (2, 3), (1, 4))
+_COLLECTIONS: Final = evenly("a", "ab", "abc")
+_BINDINGS: Final = Menu((3, 0), (2, 1))
+"""How many read a collection that another reads too."""
+_PRIORITIES: Final = Menu((3, 0), (1, 1), (1, 2))
+_DELAYS: Final = Menu((4, 0.0), (1, 0.2))
+_JOURNALS: Final = evenly(1, 2, 3)
+_WRITERS: Final = evenly(1, 2, 3)
+_BUDGETS: Final = Menu((2, UNLIMITED), (1, 3000), (1, 500))
+_ALIGNED: Final = evenly(5.0, 0.2, 0.0)
+_RESERVES: Final = evenly(12 * 1024, 1024)
+_REAL: Final = Menu((5, False), (1, True))
+
+SMALL: Final = {
+    "penstock.shuffle.slice.state.FETCH_BYTES": 2048,
+    "penstock.shuffle.slice.state.ROUND_ROWS_MAX": 12,
+    "penstock.shuffle.queue.machine.BLOCK_ROWS_MAX": 6,
+    "penstock.shuffle.queue.machine.BLOCK_BYTES_MAX": 4096,
+}
+"""Limits that a run of a few hundred documents would never come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    assignment: Assignment
+    feed: Feed
+    plan: Plan
+    journals: Journals
+    places: tuple[str, ...]
+    """The names of the journals there will be."""
+    writers: int
+    budget_bytes: int
+    aligned_seconds_max: float
+    is_real: bool
+    """With real logs beside the models."""
+    reserve_bytes: int = 12 * 1024
+    """Of a stream's credit. With little, what a round sends is often more than there is credit for.
+    """
+    window_bytes: int = 32 * 1024
+    read_ahead_bytes: int = 16 * 1024
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self.assignment.members
+
+
+def choose_setting(choices: Choices) -> Setting:
+    def choose_binding(collection: str) -> Binding:
+        return Binding(
+            collection,
+            priority=choices.choose("priorities", _PRIORITIES),
+            read_delay_seconds=choices.choose("read delays", _DELAYS),
+        )
+
+    collections = choices.choose("collections", _COLLECTIONS)
+    bindings = [choose_binding(collection) for collection in collections]
+    bindings += [choose_binding("a") for _ in range(choices.choose("more bindings", _BINDINGS))]
+    return make_setting(
+        choices.choose("members", _SIZES),
+        *bindings,
+        journals=choices.choose("journals", _JOURNALS),
+        writers=choices.choose("writers", _WRITERS),
+        budget_bytes=choices.choose("budget", _BUDGETS),
+        aligned_seconds_max=choices.choose("aligned", _ALIGNED),
+        is_real=choices.choose("real", _REAL),
+        reserve_bytes=choices.choose("reserve", _RESERVES),
+    )
+
+
+def make_setting(
+    members: int,
+    *bindings: Binding,
+    journals: int = 1,
+    writers: int = 0,
+    budget_bytes: int = UNLIMITED,
+    aligned_seconds_max: float = 5.0,
+    is_real: bool = False,
+    reserve_bytes: int = 12 * 1024,
+) -> Setting:
+    collections = sorted({binding.collection for binding in bindings})
+    # One more, that nobody reads.
+    store = Journals([*collections, "unread"])
+    feed = Feed("simulated", bindings)
+    return Setting(
+        assign(range(1, members + 1)),
+        feed,
+        make_plan(feed, store),  # type: ignore[arg-type] # all it asks for is collections
+        store,
+        tuple(
+            f"{collection}/part={number}/000"
+            for collection in store.collections
+            for number in range(1 if collection == "unread" else journals)
+        ),
+        writers,
+        budget_bytes,
+        aligned_seconds_max,
+        is_real,
+        # TODO
+        reserve_bytes if budget_bytes == UNLIMITED else 12 * 1024,
+    )
+
+
+@contextlib.contextmanager
+def small(setting: Setting) -> Iterator[None]:
+    """Makes the limits small."""
+    with contextlib.ExitStack() as stack:
+        reserve = "penstock.shuffle.slice.state.CREDIT_RESERVE_BYTES"
+        stack.enter_context(patch(reserve, setting.reserve_bytes))
+        for name, value in SMALL.items():
+            stack.enter_context(patch(name, value))
+        yield

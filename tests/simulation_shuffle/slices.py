@@ -1,0 +1,214 @@
+"""A Slice's actor, played: it does what the state wants, in its own time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from penstock.checkpoint import Injector
+from penstock.shuffle.marks import BEGINNING
+from penstock.shuffle.session.state import ListingAdded, ListingDone, Progressed, SliceOpened
+from penstock.shuffle.slice.events import (
+    BarrierClaimed,
+    Fetch,
+    Fetched,
+    Probe,
+    Probed,
+    Replay,
+    ReplayFetched,
+    Report,
+    SendBarrier,
+    SendFlush,
+    SendMark,
+    SendParcel,
+    SendReads,
+    SendRollbacks,
+    Sleep,
+)
+from tests.simulation.choices import Menu, evenly
+from tests.simulation_shuffle.journals import clock_at
+from tests.simulation_shuffle.network import Flushing, Stream, data_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.checkpoint import Barrier
+    from penstock.journal.store import JournalBatch
+    from penstock.shuffle.session.state import SessionEvent
+    from penstock.shuffle.slice.events import SliceEffect, SliceEvent
+    from penstock.shuffle.slice.snapshots import SliceSnapshot
+    from penstock.shuffle.slice.state import SliceState
+    from tests.simulation.choices import OptionT
+    from tests.simulation.world import Process
+    from tests.simulation_shuffle.network import Frame
+    from tests.simulation_shuffle.setting import Setting
+
+LISTING_SECONDS: Final = 0.4
+LOOK_SECONDS: Final = 0.05
+_DELAYS: Final = Menu((10, 0.005), (3, 0.05), (1, 0.4))
+_ROWS: Final = evenly(20, 1, 3, 7)
+_BATCHES: Final = evenly(1, 2, 3)
+
+
+class PlayedSlice:
+    """`tell` gets what the Session is to know, `captured` the state at each barrier."""
+
+    def __init__(
+        self,
+        process: Process,
+        setting: Setting,
+        member: int,
+        lane: int,
+        state: SliceState,
+        *,
+        step: Callable[[str], None],
+        tell: Callable[[SessionEvent], None],
+        captured: Callable[[int, int, Barrier, SliceSnapshot], None],
+    ) -> None:
+        self.name = f"s{member}.{lane}"
+        self.member = member
+        self.lane = lane
+        self.state = state
+        self.injector = Injector()
+        self.streams: dict[int, Stream] = {}
+        self._process = process
+        self._setting = setting
+        self._step = step
+        self._tell = tell
+        self._captured = captured
+        self._is_awake = False
+        self._waiting: dict[int, Fetch] = {}
+        self._known: dict[int, set[str]] = {}
+
+    def start(self) -> None:
+        for stream in self.streams.values():
+            stream.send(BEGINNING)
+        self._tell(SliceOpened(self.member, self.lane))
+        members = self._setting.members
+        self._known = {
+            binding.place: set()
+            for binding in self._setting.plan.of_lane(self.lane)
+            if members[binding.place % len(members)] == self.member
+        }
+        self._after_a_while("listing", lambda: self._list(is_first=True))
+        self._process.after(LOOK_SECONDS, self._look, "looks")
+
+    def post(self, event: SliceEvent) -> None:
+        self._obey(self.state.handle(event))
+        self.wake()
+
+    def inject(self, barrier: Barrier) -> None:
+        if self.injector.trigger(barrier):
+            self.wake()
+
+    def wake(self) -> None:
+        """The loop turns soon: after all that happens at this moment."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._process.after(0.001, self._turn, "turns")
+
+    def _turn(self) -> None:
+        self._is_awake = False
+        if self.injector.pending is not None:
+            barrier = self.injector.claim()
+            if barrier is not None:
+                self._step("barrier")
+                self._obey(self.state.handle(BarrierClaimed(barrier)))
+                self._captured(self.member, self.lane, barrier, self.state.snapshot())
+        for stream in self.streams.values():
+            stream.send_unsent()
+        if any(stream.unsent for stream in self.streams.values()):
+            self._process.world.counts["rounds put off"] += 1
+            return
+        credit = {member: stream.credit_bytes for member, stream in self.streams.items()}
+        effects = self.state.round(clock_at(self._process.world.now), credit)
+        self._obey(effects)
+        if any(isinstance(effect, SendParcel | SendRollbacks) for effect in effects):
+            self.wake()
+
+    def _obey(self, effects: list[SliceEffect]) -> None:
+        for effect in effects:
+            self._step(type(effect).__name__)
+            match effect:
+                case Probe():
+                    self._after_a_while("probe", lambda wish=effect: self._probe(wish))  # type: ignore[misc]
+                case Fetch():
+                    self._after_a_while("fetch", lambda wish=effect: self._fetch(wish))  # type: ignore[misc]
+                case Replay():
+                    self._process.world.counts["replays"] += 1
+                    self._after_a_while("replay", lambda wish=effect: self._replay(wish))  # type: ignore[misc]
+                case SendReads() | SendRollbacks():
+                    # A frame of its own for each: it is charged where it arrives.
+                    for stream in self.streams.values():
+                        stream.send(data_of(effect))
+                case SendParcel():
+                    self.streams[effect.member].send(data_of(effect))
+                case SendMark():
+                    self.streams[effect.member].send(effect.mark)
+                case SendFlush():
+                    self._send_all(Flushing(effect.cycle))
+                case SendBarrier():
+                    self._send_all(effect.barrier)
+                case Report():
+                    self._tell(Progressed(self.member, self.lane, effect.delta))
+                case Sleep():
+                    seconds = (effect.until - clock_at(self._process.world.now)) / 160e6
+                    self._process.after(max(0.001, seconds + 1e-6), self.wake, "wakes")
+                case _:
+                    assert_never(effect)
+
+    def _send_all(self, frame: Frame) -> None:
+        for stream in self.streams.values():
+            stream.send(frame)
+
+    # Journals
+
+    def _choose(self, what: str, menu: Menu[OptionT]) -> OptionT:
+        return self._process.world.choices.choose(f"{self.name} {what}", menu)
+
+    def _after_a_while(self, what: str, act: Callable[[], None]) -> None:
+        self._process.after(self._choose(f"{what} takes", _DELAYS), act, what)
+
+    def _list(self, *, is_first: bool) -> None:
+        for place, known in self._known.items():
+            collection = self._setting.plan.bindings[place].collection
+            for journal in self._setting.journals.of_collection(collection):
+                if journal not in known:
+                    known.add(journal)
+                    self._tell(ListingAdded(self.member, self.lane, place, journal))
+            if is_first:
+                self._tell(ListingDone(self.member, self.lane, place))
+        if self._known:
+            self._process.after(LISTING_SECONDS, lambda: self._list(is_first=False), "lists")
+
+    def _probe(self, wish: Probe) -> None:
+        head = self._setting.journals.by_name[wish.journal].head
+        self.post(Probed(wish.read, 0, head))
+
+    def _fetch(self, wish: Fetch) -> None:
+        head = self._setting.journals.by_name[wish.journal].head
+        if head <= wish.offset:
+            self._waiting[wish.read] = wish
+            return
+        self.post(Fetched(wish.read, self._batches(wish.journal, wish.offset, head), head))
+
+    def _replay(self, wish: Replay) -> None:
+        batches = self._batches(wish.journal, wish.begin, wish.end)
+        last = batches[-1]
+        self.post(ReplayFetched(wish.read, batches, last.first_offset + last.rows))
+
+    def _batches(self, name: str, begin: int, end: int) -> tuple[JournalBatch, ...]:
+        journal = self._setting.journals.by_name[name]
+        found = []
+        for _ in range(self._choose("batches", _BATCHES)):
+            if begin < end:
+                until = min(end, begin + self._choose("rows", _ROWS))
+                found.append(journal.batch(begin, until))
+                begin = until
+        return tuple(found)
+
+    def _look(self) -> None:
+        for read, wish in list(self._waiting.items()):
+            if self._setting.journals.by_name[wish.journal].head > wish.offset:
+                del self._waiting[read]
+                self._fetch(wish)
+        self._process.after(LOOK_SECONDS, self._look, "looks")
