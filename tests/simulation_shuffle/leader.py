@@ -49,8 +49,9 @@ class Leader:
         self._world = cluster.world
         self._process = cluster.process
         self._record = resume.record
-        self.epochs = [resume.newest]
-        """Those that the consumer may be told of."""
+        self.epochs = [] if resume.epoch is None else [resume.newest]
+        """Those that the consumer may read. If queues are lost, the newest is not there any more.
+        """
         self.is_recovering = resume.recovering
         self._is_wanted = False
         self._under_way: _UnderWay | None = None

@@ -97,7 +97,7 @@ class Shuffle(abc.ABC):
         return self._setup.assignment
 
     def claim(self) -> None:
-        """Takes the folder, until `close`: nobody else changes what is in it. `start` does the same,
+        """Takes the folder, until `close`: nobody else changes what is in it. `start` does so too,
         but whoever looks into it before has to be sure."""
         if self._lock is not None:
             return

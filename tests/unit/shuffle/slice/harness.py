@@ -39,6 +39,7 @@ from penstock.shuffle.slice.events import (
     Sleep,
     SliceEffect,
 )
+from penstock.shuffle.slice.progress import hints_in
 from penstock.shuffle.slice.reads import GAP_SLACK
 from penstock.shuffle.slice.snapshots import SliceSnapshot
 from penstock.shuffle.slice.state import CREDIT_RESERVE_BYTES, SliceState
@@ -221,6 +222,10 @@ class Harness:
         snapshot = self.state.snapshot()
         data = snapshot.encode()
         assert SliceSnapshot.decode(data) == snapshot
+        if not self.to_start:
+            drained = {key: at[0] for key, at in self.drained().items()}
+            assert hints_in(snapshot.frontier) == self._hints(drained)
+            assert snapshot.frontier.gap_floor == self._gap_floor(drained)
         self.saved = (data, copy.deepcopy(self.queues), copy.deepcopy(self.session))
 
     def crash(self) -> None:

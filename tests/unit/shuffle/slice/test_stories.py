@@ -429,3 +429,23 @@ def test_bytes_that_are_no_snapshot_are_refused() -> None:
     for bad in (b"", b"PSL2" + data[4:], data[:-1], data + b"x", data[:40] + b"?" * 8 + data[48:]):
         with pytest.raises(CorruptSliceError, match="no Slice's state"):
             SliceSnapshot.decode(bad)
+
+
+def test_only_news_are_told() -> None:
+    rows = [*documents(10), *documents(11, who=TWO), *documents(12)]
+    state = fed(slice_of(), rows[:2])
+    assert told(state, state.round(NOW, PLENTY)).entry_count == 2
+    state.handle(Fetched(7, (batch_of("j", rows, 2, 3),), 3))
+    delta = told(state, state.round(NOW, PLENTY))
+    assert delta.last_commits.tolist() == [12]
+    assert delta.bytes_read_delta.tolist() == [1]
+
+
+def test_what_was_learned_stays_in_every_later_snapshot() -> None:
+    rows = [*documents(10, flags=1), *documents(11, flags=2, hints=("other",))]
+    state = fed(slice_of(), rows)
+    for _ in range(3):
+        told(state, state.round(NOW, PLENTY))
+        snapshot = state.snapshot()
+        assert [hint for hint in snapshot.frontier.hinted_commits.tolist() if hint] == [11]
+        state = slice_of(restored=SliceSnapshot.decode(snapshot.encode()))
