@@ -112,12 +112,14 @@ class Fabric:
         lane: int = 0,
         security: Security | None = None,
         timing: Timing = PATIENT,
+        on_room: Callable[[int], None] = lambda _: None,
     ) -> Sender:
         sender = Sender(
             security or self.security(member),
             self.keyvalue.view(member),
             lane=lane,
             timing=timing,
+            on_room=on_room,
         )
         self._opened.append(sender)
         return sender

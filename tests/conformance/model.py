@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.transport import Barrier, Close, Flush, VnodeData
+from penstock.transport import Barrier, Close, Flush, Mark, VnodeData
 from penstock.transport.carriers import carrier_of
 from tests.conformance.batches import number_of
 
@@ -29,6 +29,8 @@ def identity(frame: object) -> int:
             return frame.checkpoint
         case Flush():
             return frame.cycle
+        case Mark():
+            return frame.key
     raise AssertionError(frame)
 
 

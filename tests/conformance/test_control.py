@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from penstock.transport import Barrier, Close, Flush, Flushed, VnodeData
+from penstock.transport import Barrier, Close, Flush, Flushed, Mark, MarkKind, VnodeData
 from penstock.transport.connection import SendTimeoutError
 from penstock.transport.credit import CONTROL_FRAMES_MAX
 from tests.conformance.batches import numbered, numbers
@@ -36,13 +36,11 @@ def test_control_frames_pass_where_data_waits(fabric: Fabric) -> None:
     )
     never(lambda: not late.running, "data went without credit")
     for number in range(20):
-        sender.send(RECEIVING, Barrier(number, 1), WAIT_SECONDS_MAX)
-        sender.send(RECEIVING, Flush(number), WAIT_SECONDS_MAX)
-        arrived(receiver, count + 2)
-        assert [each.frame for each in receiver.drain_control()] == [
-            Barrier(number, 1),
-            Flush(number),
-        ]
+        control = [Mark(MarkKind.DUE, number), Barrier(number, 1), Flush(number)]
+        for frame in control:
+            sender.send(RECEIVING, frame, WAIT_SECONDS_MAX)
+        arrived(receiver, count + 3)
+        assert [each.frame for each in receiver.drain_control()] == control
         assert receiver.reply(sender.origin, Flushed(number, number)) is True
         assert sender.receive_flushed(WAIT_SECONDS_MAX) == (RECEIVING, Flushed(number, number))
     assert late.running

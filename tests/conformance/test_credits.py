@@ -308,3 +308,53 @@ def test_credit_before_hello_is_refused(fabric: Fabric) -> None:
     peer.say(Credit(1000, 1))
     with pytest.raises(PeerUnavailableError, match="credit before its Hello"):
         opening.result()
+
+
+def test_held_batches_count_until_they_are_released(fabric: Fabric) -> None:
+    """Taking them is not enough: whoever merges may have to keep them for long."""
+    receiver, sender = fabric.small_receiver(held="kept/"), fabric.sender()
+    count = fill(sender, stage="kept/one")
+    taken = take(receiver, count)
+    late = Background(
+        lambda: sender.send(RECEIVING, numbered(count, stage="kept/one", pad_bytes=4000)),
+        "sending without credit",
+    )
+    never(lambda: not late.running, "data went without credit, though its receiver still holds it")
+    receiver.release(taken[: count // 2])
+    receiver.release(taken[count // 2 :])
+    late.result()
+    assert numbers(take(receiver, 1)) == [count]
+
+
+def test_only_held_stages_are_held(fabric: Fabric) -> None:
+    receiver, sender = fabric.small_receiver(held="kept/"), fabric.sender()
+    count = fill(sender)
+    taken = take(receiver, count)
+    for number in range(count):
+        sender.send(RECEIVING, numbered(number, pad_bytes=4000), WAIT_SECONDS_MAX)
+        taken += take(receiver, 1)
+    assert numbers(taken) == [*range(count), *range(count)]
+
+
+def test_a_held_batch_that_is_put_back_is_not_charged_twice(fabric: Fabric) -> None:
+    receiver, sender = fabric.small_receiver(held="kept/"), fabric.sender()
+    count = fill(sender, stage="kept/one")
+    for _ in range(3):
+        taken = take(receiver, count)
+        for received in taken:
+            receiver.stage(received)
+    receiver.release(take(receiver, count))
+    eventually(
+        lambda: sender.credit_bytes(RECEIVING) >= SMALL_WINDOW_BYTES * 3 // 4, "that credit is back"
+    )
+
+
+def test_a_sender_hears_of_room(fabric: Fabric) -> None:
+    roomy: list[int] = []
+    receiver = fabric.small_receiver()
+    sender = fabric.sender(on_room=roomy.append)
+    count = fill(sender)
+    before = len(roomy)
+    take(receiver, count)
+    eventually(lambda: len(roomy) > before, "that the sender hears of room")
+    assert set(roomy) == {RECEIVING}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import PeerUnavailableError
-from penstock.transport import Barrier, Close, Flush, Flushed, Origin, VnodeData
+from penstock.transport import Barrier, Close, Flush, Flushed, Mark, MarkKind, Origin, VnodeData
 from penstock.transport.connection import SendTimeoutError
 from tests.conformance.batches import number_of, numbered
 from tests.conformance.fabric import RECEIVING, SMALL_WINDOW_BYTES
@@ -63,7 +63,8 @@ class Story:
                 pad_bytes=self.choose.choice((0, 10, 300, 3000, 20_000)),
             )
             if self.choose.random() < 0.2:
-                kind = self.choose.choice((Barrier(self._last, 1), Flush(self._last)))
+                mark = Mark(self.choose.choice(list(MarkKind)), self._last)
+                kind = self.choose.choice((Barrier(self._last, 1), Flush(self._last), mark))
                 message = kind
             try:
                 self.senders[origin].send(RECEIVING, message, 0.01)

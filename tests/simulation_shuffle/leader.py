@@ -155,8 +155,11 @@ class Leader:
         cluster = self._cluster
         before = cluster.committed[-1].record.frontier if cluster.committed else None
         self._under_way = None
+        record = current.record
+        # TODO
+        record = SessionRecord(record.frontier, record.consumed, cluster.session.next_read)
         cluster.committed.append(
-            Committed(current.number, current.record, current.queues, current.slices)
+            Committed(current.number, record, current.queues, current.slices)
         )
         self._world.counts["epochs committed"] += 1
         self._world.tell("leader", f"commits epoch {current.number}")

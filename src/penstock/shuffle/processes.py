@@ -60,6 +60,7 @@ STOP_SECONDS_MAX: Final = 10.0
 DIAGNOSE_SECONDS: Final = 0.5
 """A stream's end is known a moment before that of its process."""
 _LOOK_SECONDS: Final = 0.5
+_REAP_SECONDS: Final = 0.005
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -219,12 +220,10 @@ class Crew:
 
     def diagnose(self, error: BaseException) -> BaseException:
         """What is behind an error of the Session: a process that ended, if one did."""
-        connection.wait(
-            [process.sentinel for process in self._processes.values()], DIAGNOSE_SECONDS
-        )
-        for member, process in self._processes.items():
-            if not process.is_alive():
-                return _loss(member, process)
+        sentinels = {process.sentinel: member for member, process in self._processes.items()}
+        for ended in connection.wait(list(sentinels), DIAGNOSE_SECONDS):
+            member = sentinels[cast("int", ended)]
+            return _loss(member, self._processes[member])
         return error
 
     def end(self) -> None:
@@ -261,9 +260,7 @@ class Crew:
                     message = cast("Connection", pipe).recv()
                 except (EOFError, OSError):
                     del open_pipes[pipe]
-                    process = self._processes[member]
-                    process.join(STOP_SECONDS_MAX)
-                    self._lose(member, _loss(member, process))
+                    self._lose(member, _loss(member, self._processes[member]))
                 else:
                     self._take(member, message)
 
@@ -301,8 +298,14 @@ class Crew:
 
 
 def _loss(member: int, process: SpawnProcess) -> MemberLostError:
+    # Its streams end before it does; and where two threads wait, one is told late.
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    while process.exitcode is None and time.monotonic() < deadline:
+        time.sleep(_REAP_SECONDS)
     code = process.exitcode
-    if code is not None and code < 0:
+    if code is None:
+        how = "has closed its pipe"
+    elif code < 0:
         how = f"was killed by {signal.Signals(-code).name}"
     else:
         how = f"ended with code {code}"

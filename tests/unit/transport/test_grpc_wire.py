@@ -37,6 +37,8 @@ from penstock.transport.frames import (
     Flushed,
     Frame,
     Hello,
+    Mark,
+    MarkKind,
     VnodeData,
 )
 from penstock.transport.stages import StageDecoders, StageEncoders
@@ -128,6 +130,9 @@ def official(protobuf: Protobuf, frame: Frame) -> Any:
             made.barrier.checkpoint, made.barrier.epoch = frame.checkpoint, frame.epoch
             made.barrier.flags = frame.flags
             made.barrier.SetInParent()
+        case Mark():
+            made.mark.key, made.mark.kind = frame.key, frame.kind
+            made.mark.SetInParent()
         case Flush():
             made.flush.cycle = frame.cycle
             made.flush.SetInParent()
@@ -294,6 +299,7 @@ GOLDEN: list[tuple[Frame, str]] = [
         "0a15 0a13 0801 10ac02 1803 2205746f6b656e 2880808008",
     ),
     (Barrier(0x11, 0x22, 0x33), "0a08 1a06 0811 1022 1833"),
+    (Mark(MarkKind.IDLE, 0x66), "0a06 4a04 0866 1002"),
     (Flush(2**64 - 1), "0a0d 220b 08ffffffffffffffffff01"),
     (Flushed(0x44, 0), "0a04 2a02 0844"),
     (Credit(), "0a02 3200"),

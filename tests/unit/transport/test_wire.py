@@ -26,6 +26,8 @@ from penstock.transport.frames import (
     Flushed,
     Frame,
     Hello,
+    Mark,
+    MarkKind,
     VnodeData,
 )
 from penstock.transport.stages import StageDecoders, StageEncoders
@@ -57,6 +59,10 @@ GOLDEN: list[tuple[Frame, str]] = [
         Barrier(0x11, 0x22, 0x33),
         "18000000 03 00 c61c 1100000000000000 2200000000000000 3300000000000000 4844924e5e8a2b8e",
     ),
+    (
+        Mark(MarkKind.DELAYED, 0x66),
+        "10000000 08 00 f8cb 6600000000000000 0100000000000000 c9e4be5db902d7bd",
+    ),
     (Flush(0x0102030405060708), "08000000 04 00 ef15 0807060504030201 9eca585019af8f90"),
     (
         Flushed(0x44, 0x55),
@@ -75,6 +81,7 @@ GOLDEN: list[tuple[Frame, str]] = [
 U16, U64 = st.integers(0, 2**16 - 1), st.integers(0, 2**64 - 1)
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), U64, U16),
+    st.builds(Mark, st.sampled_from(MarkKind), U64),
     st.builds(Barrier, U64, U64, U64),
     st.builds(Flush, U64),
     st.builds(Flushed, U64, U64),
@@ -230,7 +237,7 @@ def test_a_length_is_judged_before_anything_is_allocated(tag: int, least: int, m
 
 
 def test_a_kind_that_is_not_known_is_refused() -> None:
-    for tag in (0, *range(8, 256)):
+    for tag in (0, *range(9, 256)):
         with pytest.raises(RemoteProtocolError, match=f"no frame of kind {tag}"):
             decode_header(header_of(tag, 8))
 

@@ -71,6 +71,8 @@ class QueueLog:
         self._sizes: dict[int, int] = {}
         self._lock = threading.Lock()
         """Held where files change places: not while anything is written or synced."""
+        self._syncing = threading.Lock()
+        """One sync at a time: a flush and an epoch may both ask for one."""
         self._unsynced: list[int] = []
         """Descriptors of segments that have something to sync; the last is being written."""
         self._folder_changed = False
@@ -162,6 +164,10 @@ class QueueLog:
 
     def sync(self) -> int:
         """Makes durable what was written before the call, and gives its LSN."""
+        with self._syncing:
+            return self._sync()
+
+    def _sync(self) -> int:
         self._check()
         with self._lock:
             lsn, current = self.last_lsn, self._descriptor
