@@ -13,6 +13,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import penstock.cli.shuffle_run
@@ -20,13 +21,15 @@ from penstock.cli.shuffle_run import POSITION_NAME, Position, Run
 from penstock.cli.shuffle_view import View, sized
 from penstock.cli.terminal import messages
 from penstock.frontier import Frontier
-from penstock.routing import assign
+from penstock.journal.cut import take_cut
+from penstock.journal.documents import read_documents
+from penstock.routing import assign, vnodes_of
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import Epoch
 from penstock.shuffle.running import REBUILDS
-from penstock.shuffle.session.actor import MemberLostError
+from penstock.shuffle.session.actor import MemberLostError, Session
 from penstock.shuffle.verify import Delivered, verify
 from penstock.storage import Storage
 from tests.conformance.waiting import Background, eventually
@@ -171,7 +174,7 @@ def test_what_was_queued_and_not_consumed_comes_back_after_a_loss(
 def test_a_rebuild_that_was_cut_short_is_begun_again(
     store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The half-built queues have as many blocks as the lost ones had: nobody takes them for those."""
+    """Half-built queues have as many blocks as the lost ones had: nobody takes them for those."""
     _write_faulty(store, 0)
     feed = Feed("shuffle", (Binding("orders"),))
     place = tmp_path / "shuffle"
@@ -190,7 +193,8 @@ def test_a_rebuild_that_was_cut_short_is_begun_again(
     rebuilds = Storage.open(place / "cluster").within(REBUILDS)
     assert rebuilds.names() == []  # it was not even known that a queue is lost
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.shuffle.session.actor.Session.wait_epoch", _crash)
+        patched.setattr(Session, "_lead_epoch", lambda _: None)
+        patched.setattr(Session, "wait_epoch", _crash_when_queued)
         with pytest.raises(_CrashedError):
             made().start()
     assert len(rebuilds.names()) == 1
@@ -211,8 +215,13 @@ def _crash(*_: object) -> None:
     raise _CrashedError
 
 
-def _read_all(shuffle: EmbeddedShuffle) -> dict[int, list[tuple[int, int]]]:
-    """By member, (read's journal, offset) in queue order would differ in read numbers: ids do."""
+def _crash_when_queued(session: Session, *_: object) -> None:
+    eventually(lambda: sum(each["rows"] for each in session.statuses.values()) >= 350, "the queues")
+    raise _CrashedError
+
+
+def _read_all(shuffle: EmbeddedShuffle) -> dict[int, list[Any]]:
+    """The documents of each member."""
     begin = Epoch(0, Frontier.of())
     return {
         member: sorted(
@@ -400,7 +409,7 @@ def test_what_fails_again_and_again_is_given_up(
     monkeypatch.setattr(EmbeddedShuffle, "_open_parts", lose)
     notes = _Notes()
     _, run = _made(store, tmp_path / "shuffle", notes)
-    with pytest.raises(MemberLostError, match="given up after 2 restarts .*: the process of"):
+    with pytest.raises(MemberLostError, match=r"given up after 2 restarts .*: the process of"):
         run.run()
     assert len(notes.said) == 2
 
@@ -412,8 +421,6 @@ class _Batch:
     """As much of a QueueBatch as is looked at."""
 
     def __init__(self, journal: str, offsets: list[int]) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-
         self.names = {7: (0, journal)}
         self.batch = pa.record_batch({"_read": [7] * len(offsets), "_offset": offsets})
 
@@ -433,12 +440,6 @@ def _compared(store: OpenStore, rows: list[tuple[int, str, int]]) -> dict[str, i
 def test_differences_are_found_and_named(store: OpenStore) -> None:
     _write_faulty(store, 0)
     shuffled: list[tuple[int, str, int]] = []
-    feed = Feed("shuffle", (Binding("orders"),))
-    from penstock.journal.cut import take_cut  # noqa: PLC0415
-    from penstock.journal.documents import read_documents  # noqa: PLC0415
-    from penstock.routing import vnodes_of  # noqa: PLC0415
-
-    del feed
     names = [journal.name for journal in store.journals("orders")]
     for cut in take_cut(store, names):
         for found in read_documents(store, cut, ("id",)):

@@ -571,7 +571,7 @@ def test_wire_types_that_proto3_does_not_have_are_refused(wire_type: int) -> Non
     ("message", "problem"),
     [
         (block(1, b""), "of no kind that this release knows"),
-        (block(1, block(9, b"")), "of no kind that this release knows"),
+        (block(1, block(10, b"")), "of no kind that this release knows"),
         (b"\x02\x00", "no such field number"),
         (varint(2**32 + 10) + b"\x00", "no such field number"),
         (number(99, 2**63) + b"\x0a\x80", "cut short"),

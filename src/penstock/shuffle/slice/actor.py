@@ -38,6 +38,7 @@ from penstock.shuffle.slice.events import (
 )
 from penstock.shuffle.slice.fetching import Fetcher
 from penstock.shuffle.slice.listing import Lister
+from penstock.shuffle.slice.state import CREDIT_RESERVE_BYTES
 from penstock.transport import Flush, SendTimeoutError, VnodeData
 
 if TYPE_CHECKING:
@@ -121,11 +122,11 @@ class SliceActor:
     def close(self) -> None:
         self._closing.set()
         self.wake()
-        self._lister.close()
-        self._fetcher.close()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
+        self._lister.close()
+        self._fetcher.close()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -177,8 +178,8 @@ class SliceActor:
         self._sleep_until = None
         effects = self._state.round(now, credit)
         self._obey(effects)
-        if any(isinstance(effect, SendParcel | SendRollbacks) for effect in effects):
-            return 0.0  # there may be more
+        if self._state.is_due(now) and min(credit.values()) > CREDIT_RESERVE_BYTES:
+            return 0.0  # there is more
         if self._sleep_until is None:
             return WAKE_SECONDS
         seconds, nanoseconds = clock_to_unix(self._sleep_until)

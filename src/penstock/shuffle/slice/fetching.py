@@ -113,10 +113,12 @@ class Fetcher:
 
     def _replay(self, wish: Replay) -> None:
         try:
-            found, is_more = _some(
-                self._store.read(wish.journal, wish.begin, wish.end), REPLAY_BYTES
-            )
-        except (OffsetDroppedError, UnknownJournalError):
+            begin = max(wish.begin, self._store.probe(wish.journal).first_kept)
+            found, is_more = _some(self._store.read(wish.journal, begin, wish.end), REPLAY_BYTES)
+        except OffsetDroppedError:  # just now
+            self._replay(wish)
+            return
+        except UnknownJournalError:
             found, is_more = [], False  # what is gone cannot be read again
         reached = found[-1].first_offset + found[-1].rows if is_more else wish.end
         self._deliver(ReplayFetched(wish.read, tuple(found), reached))
