@@ -69,6 +69,8 @@ class Parts:
     session_state: type[SessionState] = SessionState
     hint_index: type[HintIndex] = HintIndex
     patches: dict[str, object] = field(default_factory=dict)
+    numbers_reads_again: bool = False
+    forgets_generations: bool = False
 
 
 class Cluster:
@@ -86,7 +88,7 @@ class Cluster:
         self.epochs_begun = 0
         self.disks_were_lost = False
         self.consumer = Consumer(self)
-        self._parts = parts
+        self.parts = parts
         self._fuse: int | None = None
         self._lives = 0
         self.start()
@@ -162,7 +164,12 @@ class Cluster:
     def _open(self, newest: Committed | None, *, queues_lost: bool) -> None:
         restored = None if queues_lost else newest
         for member, disk in self.disks.items():
-            disk.open(0 if restored is None else restored.queues[member].lsn)
+            if restored is None:
+                disk.open(0, None)
+            else:
+                knows = not self.parts.forgets_generations
+                generation = restored.generations[member] if knows else None
+                disk.open(restored.queues[member].lsn, generation)
         self._lives += 1
         self.process = Process(self.world, 0, self._lives, 1.0, 0.0)
         record = SessionRecord() if newest is None else newest.record
@@ -177,7 +184,7 @@ class Cluster:
             + (", recovering" if resume.recovering else ""),
         )
         self.world.counts["recoveries"] += resume.recovering
-        self.session = self._parts.session_state(
+        self.session = self.parts.session_state(
             setting.plan,
             Topology(setting.plan, setting.journals.collections, setting.assignment),
             resume.frontier,
@@ -195,7 +202,7 @@ class Cluster:
     def _build(self, restored: Committed | None, *, recovering: bool) -> None:
         setting, members = self.setting, self.setting.members
         lanes = range(len(setting.plan.lanes))
-        hint_index = self._parts.hint_index(setting.plan)
+        hint_index = self.parts.hint_index(setting.plan)
         states = {
             member: None if restored is None else _saved_queue(restored.queues[member])
             for member in members
@@ -223,7 +230,7 @@ class Cluster:
     def _slice(
         self, member: int, lane: int, hint_index: HintIndex, saved: SliceSnapshot | None
     ) -> PlayedSlice:
-        state = self._parts.slice_state(
+        state = self.parts.slice_state(
             self.setting.plan.of_lane(lane),
             self.setting.assignment,
             hint_index,
@@ -251,7 +258,7 @@ class Cluster:
         recovering: bool,
     ) -> PlayedQueue:
         setting = self.setting
-        machine = self._parts.queue_machine(
+        machine = self.parts.queue_machine(
             [lane for lane in range(len(setting.plan.lanes)) for _ in setting.members],
             {binding.place: binding.delay for binding in setting.plan.bindings},
             Budget(setting.budget_bytes, recovering=recovering),

@@ -36,7 +36,8 @@ class Consumer:
         offered = [epoch for epoch in cluster.leader.epochs if epoch.number > self.at.number]
         if offered and not cluster.leader.is_recovering:
             self._consume(offered[self._world.choices.choose("which epoch", _NEWEST)])
-        self.start()
+        else:
+            self.start()
 
     def _consume(self, epoch: Epoch) -> None:
         cluster = self._cluster
@@ -58,4 +59,8 @@ class Consumer:
         self._world.counts["documents delivered"] += count
         cluster.step("consumed")
         delay = self._world.choices.choose("consumer tells", _TELLS)
-        cluster.process.after(delay, lambda: cluster.consumed(epoch), "told")
+        cluster.process.after(delay, lambda: self._tell(epoch), "told")
+
+    def _tell(self, epoch: Epoch) -> None:
+        self._cluster.consumed(epoch)
+        self.start()

@@ -67,6 +67,7 @@ class Disk:
         """Of segments, as far as they are durable."""
         self.blocks: list[Block] = []
         self.has_queue = False
+        self.generation = 0
         self.last_lsn = self.durable_lsn = 0
         self._floor = 0
         """Up to here the consumer is done, and knows what it has."""
@@ -74,20 +75,31 @@ class Disk:
 
     # The log
 
-    def open(self, lsn: int) -> None:
+    def open(self, lsn: int, generation: int | None) -> None:
         """As `QueueLog.open` with `discard`. Raises QueueLostError."""
         if self._folder is not None:
             self._log = QueueLog.open(
-                self._folder, lsn, discard=True, segment_bytes_max=SEGMENT_BYTES
+                self._folder,
+                lsn,
+                generation=generation,
+                discard=True,
+                segment_bytes_max=SEGMENT_BYTES,
             )
         if lsn == 0:
             self.blocks, self.has_queue = [], True
             self._floor, self._consumed = 0, {}
-        elif not self.has_queue or not any(block.lsn == lsn for block in self.blocks):
+            self.generation += 1
+            if self._log is not None:
+                self.generation = self._log.generation
+        elif not self._is_there(lsn, generation):
             raise QueueLostError(f"disk {self.member}", segment_of(lsn), "it is not there")
         self.blocks = [block for block in self.blocks if block.lsn <= lsn]
         self.last_lsn = self.durable_lsn = lsn
         self._note_sizes()
+
+    def _is_there(self, lsn: int, generation: int | None) -> bool:
+        is_same = generation in (None, self.generation)
+        return self.has_queue and is_same and any(block.lsn == lsn for block in self.blocks)
 
     def append(self, parts: list[Parcel], order: Order | None, names: Names) -> int:
         entries = [

@@ -30,6 +30,8 @@ class Committed:
     record: SessionRecord
     queues: dict[int, QueueState]
     slices: dict[tuple[int, int], SliceSnapshot]
+    generations: dict[int, int]
+    """Of the queues."""
 
 
 @dataclass(slots=True)
@@ -156,10 +158,12 @@ class Leader:
         before = cluster.committed[-1].record.frontier if cluster.committed else None
         self._under_way = None
         record = current.record
-        # TODO
-        record = SessionRecord(record.frontier, record.consumed, cluster.session.next_read)
+        if not cluster.parts.numbers_reads_again:
+            # Those that were started while it was under way may be in the snapshots, too.
+            record = SessionRecord(record.frontier, record.consumed, cluster.session.next_read)
+        generations = {member: disk.generation for member, disk in cluster.disks.items()}
         cluster.committed.append(
-            Committed(current.number, record, current.queues, current.slices)
+            Committed(current.number, record, current.queues, current.slices, generations)
         )
         self._world.counts["epochs committed"] += 1
         self._world.tell("leader", f"commits epoch {current.number}")

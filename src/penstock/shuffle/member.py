@@ -105,7 +105,10 @@ class Member:
         snapshot = None if setup.epoch is None else snapshots.load(setup.epoch)
         queue_state = None if snapshot is None else decode_state(snapshot.part("queue"))
         self._log = QueueLog.open(
-            folder, 0 if queue_state is None else queue_state.lsn, discard=True
+            folder,
+            0 if queue_state is None else queue_state.lsn,
+            generation=None if snapshot is None else _generation(snapshot),
+            discard=True,
         )
         streams = {
             Origin(member, lane): lane * len(members) + place
@@ -282,7 +285,10 @@ class Member:
         self._lsns = {**self._lsns, barrier.epoch: queue.lsn}
         watermark = min(snapshot.promised for snapshot in slices.values())
         return Captured(
-            {"queue": encode_state(queue), **parts}, {"lsn": queue.lsn}, watermark or None
+            {"queue": encode_state(queue), **parts},
+            # As text: a number of 64 bits is too large for JSON's readers.
+            {"lsn": queue.lsn, "generation": f"{self._log.generation:x}"},
+            watermark or None,
         )
 
     def _slice_captured(self, lane: int, barrier: Barrier, snapshot: SliceSnapshot) -> None:
@@ -300,3 +306,9 @@ def _slice_snapshot(snapshot: Snapshot | None, lane: int) -> SliceSnapshot | Non
     if snapshot is None:
         return None
     return SliceSnapshot.decode(memoryview(snapshot.part(f"slice-{lane}")))
+
+
+def _generation(snapshot: Snapshot) -> int | None:
+    """Of the queue that the snapshot belongs to."""
+    found = snapshot.attributes.get("generation")
+    return None if found is None else int(str(found), 16)

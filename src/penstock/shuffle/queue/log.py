@@ -90,11 +90,13 @@ class QueueLog:
         folder: Path,
         lsn: int,
         *,
+        generation: int | None = None,
         discard: bool = False,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
     ) -> QueueLog:
         """The queue as it was at this LSN. At 0 one begins: in an empty folder, or, with
-        `discard`, in place of what is there."""
+        `discard`, in place of what is there. If a `generation` is given, the queue that has it:
+        one that was begun later has LSNs too, of other rows."""
         make_folder(folder)
         if lsn == 0:
             return cls(folder, _begin(folder, discard=discard), segment_bytes_max)
@@ -104,6 +106,8 @@ class QueueLog:
             raise QueueLostError(str(folder), segment_of(lsn), str(error)) from error
         if floor is None:
             raise QueueLostError(str(folder), segment_of(lsn), "the folder holds no queue")
+        if generation not in (None, floor.generation):
+            raise QueueLostError(str(folder), segment_of(lsn), "the queue was begun anew since")
         log = cls(folder, floor, segment_bytes_max)
         log._resume(lsn)
         return log
