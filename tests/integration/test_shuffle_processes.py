@@ -29,6 +29,7 @@ from penstock.shuffle.member import Settings
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.processes import ProcessShuffle
 from penstock.shuffle.resume import Epoch
+from penstock.shuffle.running import FolderInUseError
 from penstock.shuffle.session.actor import MemberLostError
 from penstock.shuffle.verify import Delivered, verify
 from penstock.transport.discovery import ADDRESS_KEY, Address
@@ -189,7 +190,7 @@ def test_a_lost_queue_is_built_anew_with_the_same_documents(
     with _shuffle(store, place) as shuffle:
         assert shuffle.session.wait_caught_up(60)
         before = _ids(shuffle)
-    assert sum(map(len, before.values())) == count
+    assert _count(before) == count
     shutil.rmtree(place / "member-2")
     with _shuffle(store, place) as shuffle:
         assert shuffle.session.wait_caught_up(60)
@@ -211,6 +212,10 @@ def _ids(shuffle: Shuffle) -> dict[int, Counter[Any]]:
     }
 
 
+def _count(documents: dict[int, Counter[Any]]) -> int:
+    return sum(each.total() for each in documents.values())
+
+
 def test_a_restart_reads_nothing_again_that_is_queued(store: OpenStore, tmp_path: Path) -> None:
     place = tmp_path / "shuffle"
     count = _write(store, 0)
@@ -225,7 +230,7 @@ def test_a_restart_reads_nothing_again_that_is_queued(store: OpenStore, tmp_path
         assert shuffle.session.wait_caught_up(60)
         assert _total(shuffle, "rows") == len(new)
         assert _total(shuffle, "read_offset.0") == offsets + len(new)
-        assert sum(map(len, _ids(shuffle).values())) == count + len(new)
+        assert _count(_ids(shuffle)) == count + len(new)
 
 
 def _total(shuffle: Shuffle, figure: str) -> float:
@@ -235,33 +240,92 @@ def _total(shuffle: Shuffle, figure: str) -> float:
 COMMAND = "import sys; from penstock.cli import main; sys.argv[0] = 'penstock'; main()"
 
 
+def _command(store: OpenStore, place: Path, *more: str) -> subprocess.Popen[str]:
+    """In a process group of its own, as a shell starts it."""
+    options = ["--store", store.url, "--collection", "orders", "--members", str(MEMBERS)]
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "shuffle", *options, "--folder", str(place), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 def test_members_of_a_killed_parent_are_gone_and_the_next_goes_on(
-    store: OpenStore, tmp_path: Path
+    store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "shuffle"
     count = _write(store, 0)
-    options = ["--store", store.url, "--collection", "orders", "--members", str(MEMBERS)]
-    parent = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "shuffle", *options, "--folder", str(place), "--follow"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    parent = _command(store, place, "--follow")
+    members: list[int] = []
     try:
         eventually(lambda: _held(place) == count, "all documents", 60)
-        members = _children(parent.pid)
-        assert len(members) >= MEMBERS
+        members += _members(parent.pid)
+        assert len(members) == MEMBERS
+        for member in members:
+            os.kill(member, signal.SIGSTOP)  # it cannot even notice yet
     finally:
         parent.kill()
-    parent.communicate()
+        parent.wait()
+    following = EmbeddedShuffle(FEED, store, place, members=MEMBERS)
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.shuffle.running.LOCK_SECONDS_MAX", 0.2)
+        with pytest.raises(FolderInUseError, match="another shuffle works in"):
+            following.start()
+    for member in members:
+        os.kill(member, signal.SIGCONT)
     eventually(
         lambda: not any(_is_running(pid) for pid in members),
         "the end of the members",
         ORPHANED_SECONDS_MAX,
     )
+    parent.communicate()
     second = _write(store, 100_000)
-    run, said = _run(store, EmbeddedShuffle(FEED, store, place, members=MEMBERS))
+    run, said = _run(store, following)
     assert run.position.documents == count + second
     assert said == []
+
+
+def test_ctrl_c_goes_to_all_processes_and_the_members_wait_for_the_parent(
+    store: OpenStore, tmp_path: Path
+) -> None:
+    place = tmp_path / "shuffle"
+    count = _write(store, 0)
+    parent = _command(store, place, "--follow", "--verify", "--json")
+    try:
+        eventually(lambda: _held(place) == count, "all documents", 60)
+        members = _members(parent.pid)
+        os.killpg(parent.pid, signal.SIGINT)
+        said, complained = parent.communicate(timeout=60)
+    finally:
+        parent.kill()
+    assert parent.returncode == 0, complained
+    assert "Traceback" not in complained
+    report = json.loads(said)
+    assert report["documents"] == count
+    assert report["restarts"] == 0
+    assert report["verified"]["equal"]
+    assert not any(_is_running(pid) for pid in members)
+
+
+def test_a_member_that_hangs_is_given_up(store: OpenStore, tmp_path: Path) -> None:
+    """Its streams are silent: after 20 s it is gone, and killed with the others."""
+    count = _write(store, 0)
+    shuffle = _shuffle(store, tmp_path / "shuffle")
+    held_up: list[int] = []
+
+    def hold_up_once(run: Run) -> None:
+        if run.position.documents == count and not held_up:
+            held_up.append(shuffle.process_ids[2])
+            os.kill(held_up[0], signal.SIGSTOP)
+            _write(store, 100_000)
+
+    run, (why,) = _run(store, shuffle, hold_up_once)
+    assert run.restarts == 1
+    assert run.position.documents == 2 * count
+    assert "member 2" in why
+    assert not _is_running(held_up[0])
 
 
 def _held(place: Path) -> int:
@@ -272,15 +336,17 @@ def _held(place: Path) -> int:
     return sum(each["documents"] for each in found["holdings"].values())
 
 
-def _children(parent: int) -> list[int]:
+def _members(parent: int) -> list[int]:
+    """The processes that a parent has spawned, without the one that tracks its resources."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            command = (path / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == parent:
-            found.append(int(path.parent.name))
+        if int(fields[1]) == parent and b"spawn_main" in command:
+            found.append(int(path.name))
     return found
 
 
@@ -315,9 +381,9 @@ def test_the_number_of_streams_does_not_depend_on_that_of_journals(
         connected = Counter(_connected_ports())
         assert {member: connected[port] for member, port in ports.items()} == {
             0: MEMBERS * lanes,
-            **{member: MEMBERS * lanes + 1 for member in shuffle.members},
+            **dict.fromkeys(shuffle.members, MEMBERS * lanes + 1),
         }
-        assert sum(map(len, _ids(shuffle).values())) == 2 * len(rows)
+        assert _count(_ids(shuffle)) == 2 * len(rows)
 
 
 def _connected_ports() -> Iterator[int]:

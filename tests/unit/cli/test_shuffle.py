@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ from penstock.routing import assign, vnodes_of
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.plan import make_plan
-from penstock.shuffle.resume import Epoch
+from penstock.shuffle.resume import Epoch, load_record
 from penstock.shuffle.running import REBUILDS
 from penstock.shuffle.session.actor import MemberLostError, Session
 from penstock.shuffle.verify import Delivered, verify
@@ -341,6 +343,47 @@ def test_following_ends_in_order_at_ctrl_c(store: OpenStore, run: Run_, tmp_path
     assert report["verified"]["equal"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert _report(run("shuffle", *options))["new_documents"] == 0
+
+
+def test_the_session_is_told_what_is_consumed(store: OpenStore, tmp_path: Path) -> None:
+    """Else queues would only ever grow."""
+
+    def end_after_two(run: Run) -> None:
+        if run.position.documents and run.epochs < 2:
+            shuffle.session.begin_epoch()
+        elif run.epochs:
+            run.stopping.set()
+
+    _write_faulty(store, 0)
+    shuffle, run = _made(store, tmp_path / "shuffle", _Notes(end_after_two), follow=True)
+    run.run()
+    record = load_record(Storage.open(tmp_path / "shuffle" / "cluster"), run.position.last.number)
+    assert 0 < record.consumed.number < run.position.last.number
+
+
+CRASH = """
+import os, sys
+import penstock.journal.transaction as transactions
+from penstock.journal import open_store
+
+def die(step):
+    if step is transactions.Step.DECIDED:
+        os._exit(9)
+
+transactions.reached = die
+producer = open_store(sys.argv[1]).producer()
+with producer.transaction() as transaction:
+    transaction.append("orders", [{"id": n, "region": f"r{n % 3}"} for n in range(60)])
+"""
+
+
+def test_what_a_dead_producer_decided_is_read(store: OpenStore, run: Run_) -> None:
+    """Its acknowledgements are missing: somebody has to write them."""
+    died = subprocess.run([sys.executable, "-c", CRASH, store.url], check=False)
+    assert died.returncode == 9
+    report = _report(run("shuffle", *LOCAL, "--verify", "--json"))
+    assert report["documents"] == 60
+    assert report["verified"]["equal"]
 
 
 def _held(place: Path) -> int:
