@@ -11,9 +11,7 @@ from tests.simulation_shuffle.shrink import shrink
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.simulation_shuffle", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation_shuffle", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000, help="run this many, from --first on")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="run this one only")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tests.simulation_shuffle.setting import Setting
 
 CRASHES_MAX: Final = 3
-_CRASHES: Final = Menu((8, None), *((1, 0.5 * number) for number in range(1, 9)))
+_CRASHES: Final = Menu((8, None), *((1, 0.3 * number) for number in range(1, 9)))
 _FUSES: Final = evenly(1, 2, 3, 5, 8, 13, 21, 34)
 _EARLY: Final = seldom(250)
 _LONG_FUSES: Final = evenly(10, 20, 40, 80, 120, 160)
@@ -209,7 +209,10 @@ class Cluster:
         }
         self.slices = {
             (member, lane): self._slice(
-                member, lane, hint_index, None if restored is None else restored.slices[member, lane]
+                member,
+                lane,
+                hint_index,
+                None if restored is None else restored.slices[member, lane],
             )
             for lane in lanes
             for member in members
@@ -219,9 +222,10 @@ class Cluster:
             for member in members
         }
         self._answers: dict[tuple[int, int], Line] = {}
-        for key, each in self.slices.items():
+        self._slices_by_place = list(self.slices)
+        for each in self.slices.values():
             for member in members:
-                self._join(key, each, self.queues[member])
+                self._join(each, self.queues[member])
         for member, queue in self.queues.items():
             queue.start(states[member])
         for each in self.slices.values():
@@ -277,7 +281,7 @@ class Cluster:
             room_needed=self.leader.want_epoch,
         )
 
-    def _join(self, key: tuple[int, int], each: PlayedSlice, queue: PlayedQueue) -> None:
+    def _join(self, each: PlayedSlice, queue: PlayedQueue) -> None:
         place = len(queue.streams)  # slices come by lane and member, as the machine counts them
         name = f"{each.name}-{queue.name}"
         stream = Stream(
@@ -290,7 +294,6 @@ class Cluster:
         queue.streams.append(stream)
         each.streams[queue.member] = stream
         self._answers[queue.member, place] = Line(self.process, f"{name} answers")
-        self._slices_by_place = list(self.slices)
 
     # What is said
 

@@ -102,9 +102,7 @@ class Disk:
         return self.has_queue and is_same and any(block.lsn == lsn for block in self.blocks)
 
     def append(self, parts: list[Parcel], order: Order | None, names: Names) -> int:
-        entries = [
-            entry for stage, batch in parts for entry in entries_of(stage, batch, names)
-        ]
+        entries = [entry for stage, batch in parts for entry in entries_of(stage, batch, names)]
         if order is not None:
             entries = [entries[place] for place in order.tolist()]
         if self._log is not None:
@@ -235,9 +233,7 @@ def entries_of(stage: Stage, batch: pa.RecordBatch, names: Names) -> list[Docume
         if stage.is_rollbacks:
             found.append(Forget((journal, binding, row[1]), row[2], row[3]))
         else:
-            found.append(
-                Document(journal, binding, row[2], row[1], row[3], row[5], row[6])
-            )
+            found.append(Document(journal, binding, row[2], row[1], row[3], row[5], row[6]))
     return found
 
 

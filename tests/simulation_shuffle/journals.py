@@ -88,9 +88,7 @@ class Journals:
     """All there are. One comes to be with its first row."""
 
     def __init__(self, collections: Iterable[str]) -> None:
-        self.collections = {
-            name: Collection.define(name, SCHEMA, "k") for name in collections
-        }
+        self.collections = {name: Collection.define(name, SCHEMA, "k") for name in collections}
         self.by_name: dict[str, Journal] = {}
         self.transactions: list[Transaction] = []
 

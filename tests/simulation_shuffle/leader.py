@@ -20,7 +20,8 @@ PATIENCE_SECONDS: Final = 20.0
 """In which an epoch is captured if nobody gives it up: far longer than anything takes here."""
 _PAUSES: Final = evenly(0.3, 0.05, 0.8)
 _DELAYS: Final = Menu((6, 0.005), (2, 0.1), (1, 0.4))
-_GIVEN_UP: Final = Menu((85, None), (5, 0.02), (5, 0.1), (5, 0.5))
+_GIVEN_UP: Final = Menu((80, None), (12, 0.02), (4, 0.1), (4, 0.5))
+_TOLD: Final = Menu((4, 0.005), (1, 0.3), (1, 1.5))
 _PREPARES: Final = Menu((5, 0.02), (1, 0.3))
 
 
@@ -111,7 +112,7 @@ class Leader:
         self._under_way = None
         self._is_wanted = True
         for queue in self._cluster.queues.values():
-            delay = self._world.choices.choose(f"{queue.name} told", _DELAYS)
+            delay = self._world.choices.choose(f"{queue.name} told", _TOLD)
             self._process.after(delay, lambda queue=queue: queue.give_up(number), "given up")  # type: ignore[misc]
 
     # What comes of it

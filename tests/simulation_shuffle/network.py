@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from penstock.shuffle.marks import Mark
-from penstock.shuffle.parcels import Stage
 from penstock.shuffle.slice.events import SendParcel, SendReads, SendRollbacks
 from penstock.transport.credit import Allowance, Window
-from penstock.transport.frames import Credit
 from tests.simulation.choices import Menu
 
 if TYPE_CHECKING:
@@ -18,6 +15,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.checkpoint import Barrier
+    from penstock.shuffle.marks import Mark
+    from penstock.shuffle.parcels import Stage
+    from penstock.transport.frames import Credit
     from tests.simulation.world import Process
     from tests.simulation_shuffle.setting import Setting
 
@@ -63,7 +63,7 @@ class Line:
 
 
 class Stream:
-    """From a Slice to a Queue. What there is no credit for waits here, and all that is behind it."""
+    """From a Slice to a Queue. What there is no credit for waits here, and all behind it."""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from penstock.shuffle.queue.events import (
     Sync,
     Synced,
     TimeIs,
+    WaitingPart,
     Write,
     Wrote,
 )
@@ -34,7 +35,10 @@ from tests.simulation_shuffle.oracle import Document
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
+
     from penstock.frontier import Frontier
+    from penstock.shuffle.parcels import Stage
     from penstock.shuffle.queue.events import QueueEffect, QueueEvent, QueueState
     from penstock.shuffle.queue.machine import QueueMachine
     from tests.simulation.world import Process
@@ -86,7 +90,7 @@ class PlayedQueue:
                     if isinstance(item, ReadNames):
                         self._names.update(item.names)
                 for part in (*stream.waiting, *stream.in_flight):
-                    if hasattr(part, "stage"):
+                    if isinstance(part, WaitingPart | Part):
                         came.update(self._documents(part.stage, part.batch))
         self.handle(TimeIs())
 
@@ -134,10 +138,7 @@ class PlayedQueue:
                     self._check_durable(effect)
                     self._answer(effect.stream, effect.cycle, effect.lsn)
                 case GiveBack(parts=parts):
-                    for part in parts:
-                        if isinstance(part.ticket, tuple):
-                            stream, frame = part.ticket
-                            self.streams[stream].give_back(frame.charged_bytes)
+                    self._give_back(parts)
                 case Captured(barrier=barrier, state=state):
                     if any(stream.in_flight for stream in state.streams):
                         world.counts["captured in flight"] += 1
@@ -146,15 +147,24 @@ class PlayedQueue:
                     self._captured(self.member, epoch, reason)
                 case _:
                     assert_never(effect)
-        if self.machine.needs_room != self._needed_room:
-            self._needed_room = self.machine.needs_room
-            if self._needed_room:
-                world.counts["room needed"] += 1
-                self._room_needed()
+        self._look_for_room()
         deadline = self.machine.deadline_seconds
         if deadline is not None and deadline != self._deadline:
             self._process.after(max(0.0, deadline - world.now), self._look_at_time, "time")
         self._deadline = deadline
+
+    def _give_back(self, parts: tuple[Part, ...]) -> None:
+        for part in parts:
+            if isinstance(part.ticket, tuple):  # none if it comes from a snapshot
+                stream, frame = part.ticket
+                self.streams[stream].give_back(frame.charged_bytes)
+
+    def _look_for_room(self) -> None:
+        if self.machine.needs_room != self._needed_room:
+            self._needed_room = self.machine.needs_room
+            if self._needed_room:
+                self._process.world.counts["room needed"] += 1
+                self._room_needed()
 
     def _look_at_time(self) -> None:
         self._deadline = None
@@ -183,8 +193,8 @@ class PlayedQueue:
 
     # Rules
 
-    def _documents(self, stage: object, batch: object) -> list[Document]:
-        entries = entries_of(stage, batch, self._names)  # type: ignore[arg-type]
+    def _documents(self, stage: Stage, batch: pa.RecordBatch) -> list[Document]:
+        entries = entries_of(stage, batch, self._names)
         return [entry for entry in entries if isinstance(entry, Document)]
 
     def _check_durable(self, answer: Answer) -> None:

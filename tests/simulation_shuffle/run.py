@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.choices import Script
 
-WRITING_SECONDS: Final = 4.0
+WRITING_SECONDS: Final = 2.5
 QUIET_SECONDS_MAX: Final = 60.0
 """In which everything that was committed is delivered, once nothing befalls anybody."""
 

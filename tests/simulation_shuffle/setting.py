@@ -28,9 +28,12 @@ _PRIORITIES: Final = Menu((3, 0), (1, 1), (1, 2))
 _DELAYS: Final = Menu((4, 0.0), (1, 0.2))
 _JOURNALS: Final = evenly(1, 2, 3)
 _WRITERS: Final = evenly(1, 2, 3)
-_BUDGETS: Final = Menu((2, UNLIMITED), (1, 3000), (1, 500))
+_BUDGETS: Final = Menu((2, UNLIMITED), (1, 3000), (1, 1000))
 _ALIGNED: Final = evenly(5.0, 0.2, 0.0)
-_RESERVES: Final = evenly(12 * 1024, 1024)
+_CREDITS: Final = evenly((32.0, 12.0), (8.0, 6.0))
+"""KiB of a stream's window, and of it what is kept in reserve."""
+SCARCE: Final = (3.0, 0.25)
+"""With this, rounds often send more than there is credit for, and the rest waits in the Slice."""
 _REAL: Final = Menu((5, False), (1, True))
 
 SMALL: Final = {
@@ -38,6 +41,7 @@ SMALL: Final = {
     "penstock.shuffle.slice.state.ROUND_ROWS_MAX": 12,
     "penstock.shuffle.queue.machine.BLOCK_ROWS_MAX": 6,
     "penstock.shuffle.queue.machine.BLOCK_BYTES_MAX": 4096,
+    "penstock.transport.credit.WINDOW_BYTES_MIN": 1024,
 }
 """Limits that a run of a few hundred documents would never come to."""
 
@@ -55,10 +59,8 @@ class Setting:
     aligned_seconds_max: float
     is_real: bool
     """With real logs beside the models."""
-    reserve_bytes: int = 12 * 1024
-    """Of a stream's credit. With little, what a round sends is often more than there is credit for.
-    """
-    window_bytes: int = 32 * 1024
+    window_bytes: int
+    reserve_bytes: int
     read_ahead_bytes: int = 16 * 1024
 
     @property
@@ -85,7 +87,7 @@ def choose_setting(choices: Choices) -> Setting:
         budget_bytes=choices.choose("budget", _BUDGETS),
         aligned_seconds_max=choices.choose("aligned", _ALIGNED),
         is_real=choices.choose("real", _REAL),
-        reserve_bytes=choices.choose("reserve", _RESERVES),
+        credit=choices.choose("credit", _CREDITS),
     )
 
 
@@ -97,7 +99,7 @@ def make_setting(
     budget_bytes: int = UNLIMITED,
     aligned_seconds_max: float = 5.0,
     is_real: bool = False,
-    reserve_bytes: int = 12 * 1024,
+    credit: tuple[float, float] = (32, 12),
 ) -> Setting:
     collections = sorted({binding.collection for binding in bindings})
     # One more, that nobody reads.
@@ -110,15 +112,16 @@ def make_setting(
         store,
         tuple(
             f"{collection}/part={number}/000"
+            for number in range(journals)
             for collection in store.collections
-            for number in range(1 if collection == "unread" else journals)
+            if collection != "unread" or number == 0
         ),
         writers,
         budget_bytes,
         aligned_seconds_max,
         is_real,
-        # TODO
-        reserve_bytes if budget_bytes == UNLIMITED else 12 * 1024,
+        int(credit[0] * 1024),
+        int(credit[1] * 1024),
     )
 
 
@@ -128,6 +131,9 @@ def small(setting: Setting) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         reserve = "penstock.shuffle.slice.state.CREDIT_RESERVE_BYTES"
         stack.enter_context(patch(reserve, setting.reserve_bytes))
+        if setting.is_real:  # what a crash leaves of a file is played, too
+            stack.enter_context(patch("os.fsync"))
+            stack.enter_context(patch("os.fdatasync"))
         for name, value in SMALL.items():
             stack.enter_context(patch(name, value))
         yield

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from penstock.checkpoint import Injector
 from penstock.shuffle.marks import BEGINNING
 from penstock.shuffle.session.state import ListingAdded, ListingDone, Progressed, SliceOpened
+from penstock.shuffle.slice.actor import WAKE_SECONDS
 from penstock.shuffle.slice.events import (
     BarrierClaimed,
     Fetch,
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from tests.simulation_shuffle.network import Frame
     from tests.simulation_shuffle.setting import Setting
 
-LISTING_SECONDS: Final = 0.4
+LISTING_SECONDS: Final = 0.15
 LOOK_SECONDS: Final = 0.05
+TURN_SECONDS: Final = 0.006
 _DELAYS: Final = Menu((10, 0.005), (3, 0.05), (1, 0.4))
 _ROWS: Final = evenly(20, 1, 3, 7)
 _BATCHES: Final = evenly(1, 2, 3)
@@ -104,7 +106,7 @@ class PlayedSlice:
         """The loop turns soon: after all that happens at this moment."""
         if not self._is_awake:
             self._is_awake = True
-            self._process.after(0.001, self._turn, "turns")
+            self._process.after(TURN_SECONDS, self._turn, "turns")
 
     def _turn(self) -> None:
         self._is_awake = False
@@ -120,22 +122,20 @@ class PlayedSlice:
             self._process.world.counts["rounds put off"] += 1
             return
         credit = {member: stream.credit_bytes for member, stream in self.streams.items()}
-        effects = self.state.round(clock_at(self._process.world.now), credit)
+        now = clock_at(self._process.world.now)
+        effects = self.state.round(now, credit)
         self._obey(effects)
         if any(isinstance(effect, SendParcel | SendRollbacks) for effect in effects):
             self.wake()
+        elif self.state.is_due(now):  # there was no credit, or nothing new in what was drained
+            self._process.after(WAKE_SECONDS, self.wake, "wakes")
 
     def _obey(self, effects: list[SliceEffect]) -> None:
         for effect in effects:
             self._step(type(effect).__name__)
             match effect:
-                case Probe():
-                    self._after_a_while("probe", lambda wish=effect: self._probe(wish))  # type: ignore[misc]
-                case Fetch():
-                    self._after_a_while("fetch", lambda wish=effect: self._fetch(wish))  # type: ignore[misc]
-                case Replay():
-                    self._process.world.counts["replays"] += 1
-                    self._after_a_while("replay", lambda wish=effect: self._replay(wish))  # type: ignore[misc]
+                case Probe() | Fetch() | Replay():
+                    self._read(effect)
                 case SendReads() | SendRollbacks():
                     # A frame of its own for each: it is charged where it arrives.
                     for stream in self.streams.values():
@@ -167,6 +167,16 @@ class PlayedSlice:
 
     def _after_a_while(self, what: str, act: Callable[[], None]) -> None:
         self._process.after(self._choose(f"{what} takes", _DELAYS), act, what)
+
+    def _read(self, wish: Probe | Fetch | Replay) -> None:
+        match wish:
+            case Probe():
+                self._after_a_while("probe", lambda: self._probe(wish))
+            case Fetch():
+                self._after_a_while("fetch", lambda: self._fetch(wish))
+            case Replay():
+                self._process.world.counts["replays"] += 1
+                self._after_a_while("replay", lambda: self._replay(wish))
 
     def _list(self, *, is_first: bool) -> None:
         for place, known in self._known.items():

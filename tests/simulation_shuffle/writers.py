@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
     from tests.simulation_shuffle.journals import Journal, Journals
 
+JOURNAL_SECONDS: Final = 0.15
 DUPLICATES: Final = (
     Outcome.OUTSIDE_DUPLICATE,
     Outcome.CONTINUE_DUPLICATE,
@@ -31,7 +32,7 @@ _ACTIONS: Final = Menu(
     (3, "restart"),
     (20, "nothing"),
 )
-_PAUSES: Final = evenly(0.1, 0.02, 0.3)
+_PAUSES: Final = evenly(0.15, 0.03, 0.4)
 _COUNTS: Final = evenly(1, 2, 4)
 _SIZES: Final = Menu((6, 8), (3, 200), (1, 900))
 _SKEWS: Final = Menu((4, 0.0), (1, -0.4), (1, 0.15))
@@ -120,7 +121,7 @@ class Writer:
         self._wait()
 
     def _write(self, kind: Kind) -> None:
-        life, name = self._life, self._choose("places", self._places)
+        life, name = self._life, self._place()
         rows = []
         for _ in range(self._choose("counts", _COUNTS)):
             self._world.counts["documents"] += 1
@@ -130,6 +131,12 @@ class Writer:
         if kind is Kind.CONTINUE:
             life.touched[name] = None
         self._append(life, name, rows)
+
+    def _place(self) -> str:
+        """Journals come to be one after another."""
+        name = self._choose("places", self._places)
+        known = 1 + int(self._world.now / JOURNAL_SECONDS)
+        return self._places.options[self._places.options.index(name) % known]
 
     def _tick(self, life: Life) -> int:
         life.clock = max(life.clock + CLOCK_TICK, clock_at(self._world.now + self._skew))
@@ -160,7 +167,7 @@ class Writer:
 
     def _repeat(self) -> None:
         """The last of its rows in a journal once more, as far as they pass for duplicates."""
-        life, name = self._life, self._choose("places", self._places)
+        life, name = self._life, self._place()
         journal = self._journals.by_name.get(name)
         if journal is None or name not in life.states:
             return
@@ -175,13 +182,12 @@ class Writer:
     def _restart(self) -> None:
         self._world.counts["restarts of producers"] += 1
         left, self._life = self._life, self._new_life()
-        if left.touched and self._choose("left open", _LEFT_OPEN):
+        is_left_open = self._choose("left open", _LEFT_OPEN)
+        if left.touched and is_left_open:
             self._world.counts["spans left open"] += 1
             return
         self._left.append(left)
-        self._world.post(
-            self._choose("settled after", _SETTLED_AFTER), lambda: self._settle(left)
-        )
+        self._world.post(self._choose("settled after", _SETTLED_AFTER), lambda: self._settle(left))
 
     def _settle(self, life: Life, *, commit: bool = False) -> None:
         if commit and life.touched:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.frontier import Frontier
 from penstock.shuffle.parcels import PARCEL_FIELDS
-from penstock.shuffle.resume import Epoch, load_record
+from penstock.shuffle.resume import Epoch, find_resume, load_record
 from penstock.shuffle.session.actor import MemberLostError
 from penstock.storage import Storage
 from penstock.storage.durable import make_folder, sync_folder, write_new_file
@@ -72,6 +72,12 @@ class Position:
         position = cls(of, folder, holdings={member + 1: Holding() for member in range(members)})
         path = folder / POSITION_NAME
         if not path.exists():
+            consumed = find_resume(Storage.open(folder / "cluster")).record.consumed.number
+            if consumed:
+                raise ConfigurationError(
+                    f"another consumer has read epochs up to {consumed} in {folder}, and what it "
+                    "read is gone from there. Use another --folder"
+                )
             return position
         try:
             found = json.loads(path.read_text(encoding="utf-8"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.cluster.keyvalue import MemoryKeyValue
 from penstock.shuffle import control
 from penstock.shuffle.member import Member, Settings
 from penstock.shuffle.running import Shuffle
-from penstock.shuffle.session.actor import Session
+from penstock.shuffle.session.actor import EPOCH_SECONDS, Session
 from penstock.transport.security import Security, Token
 
 if TYPE_CHECKING:
@@ -31,11 +31,18 @@ class EmbeddedShuffle(Shuffle):
         store: JournalStore,
         folder: Path,
         *,
+        members: int = 2,
         settings: Settings | None = None,
-        **more: Any,
+        epoch_seconds: float = EPOCH_SECONDS,
     ) -> None:
-        settings = replace(settings or Settings(), carrier="local")
-        super().__init__(feed, store, folder, settings=settings, **more)
+        super().__init__(
+            feed,
+            store,
+            folder,
+            members=members,
+            settings=replace(settings or Settings(), carrier="local"),
+            epoch_seconds=epoch_seconds,
+        )
         self._members: list[Member] = []
 
     def _open_parts(self, setup: Setup, resume: Resume) -> None:

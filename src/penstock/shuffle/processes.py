@@ -18,7 +18,7 @@ import secrets
 import signal
 import threading
 import time
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.cluster.gossip import GossipKeyValue
@@ -36,7 +36,7 @@ from penstock.shuffle.process_member import (
 )
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.running import Shuffle
-from penstock.shuffle.session.actor import MemberLostError, Session
+from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError, Session
 from penstock.transport.security import ClusterSecurity
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from penstock.journal.store import JournalStore
     from penstock.shuffle.feed import Feed
-    from penstock.shuffle.member import Setup
+    from penstock.shuffle.member import Settings, Setup
     from penstock.shuffle.resume import Resume
     from penstock.transport.security import Token
 
@@ -74,11 +74,20 @@ class ProcessShuffle(Shuffle):
         store: JournalStore,
         folder: Path,
         *,
+        members: int = 2,
+        settings: Settings | None = None,
+        epoch_seconds: float = EPOCH_SECONDS,
         security: ClusterSecurity | None = None,
-        **more: Any,
     ) -> None:
         """Without `security` there is mutual TLS with certificates made for each session."""
-        super().__init__(feed, store, folder, **more)
+        super().__init__(
+            feed,
+            store,
+            folder,
+            members=members,
+            settings=settings,
+            epoch_seconds=epoch_seconds,
+        )
         carrier = self._setup.settings.carrier
         if carrier not in CARRIERS:
             raise ConfigurationError(
@@ -322,6 +331,7 @@ def _gossip_key(token: Token) -> bytes:
 def _without_interrupts() -> Iterator[None]:
     """What is spawned in here never sees Ctrl-C, which a terminal sends to all: this process alone
     decides when its members end."""
+    resource_tracker.ensure_running()  # which would unblock it again, if the first spawn did this
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -24,7 +24,6 @@ from penstock.shuffle.member import Settings, Setup
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.resume import SNAPSHOTS, find_resume
-from penstock.shuffle.session.actor import EPOCH_SECONDS
 from penstock.snapshot import SnapshotStore
 from penstock.storage import Storage
 from penstock.storage.durable import make_folder
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
 MEMBERS_MAX: Final = 256
 """As many as there are vnodes."""
-REBUILDS: Final = "rebuilds"
-"""Where in the cluster's place it stands that queues were begun anew after an epoch."""
 LOCK_SECONDS_MAX: Final = 10.0
 """Processes of a shuffle that was killed notice within one; on a busy machine within a few."""
 _LOCK_LOOK_SECONDS: Final = 0.05
@@ -67,9 +64,9 @@ class Shuffle(abc.ABC):
         store: JournalStore,
         folder: Path,
         *,
-        members: int = 2,
-        settings: Settings | None = None,
-        epoch_seconds: float = EPOCH_SECONDS,
+        members: int,
+        settings: Settings | None,
+        epoch_seconds: float,
     ) -> None:
         if not 1 <= members <= MEMBERS_MAX:
             raise ConfigurationError(f"a shuffle has 1 to {MEMBERS_MAX} members, not {members}")
@@ -170,37 +167,23 @@ class Shuffle(abc.ABC):
         return self.folder / f"member-{member}"
 
     def _begin(self) -> None:
-        resume = find_resume(self._place)
-        if self._was_rebuilding(resume.newest.number):
-            self._rebuild()
-            return
         try:
-            self._open(resume)
+            self._open(find_resume(self._place))
         except QueueLostError as error:
             _LOG.warning("queues are built anew: %s", error)
             self._close_all_parts()
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """Fetches what was lost, in a session of its own, and goes on with its epoch."""
+        """Fetches what was lost, in a session of its own, and goes on with its epoch. If this is
+        cut short, the epoch's queues are still lost: those that were begun are others."""
         resume = find_resume(self._place, queues_lost=True)
-        newest = resume.newest.number
-        # A new queue may soon have as many blocks as the old one had: whoever begins before there
-        # is another epoch must not take it for that.
-        self._place.within(REBUILDS).create(str(newest), b"")
         self._open(resume)
         if self.session.recovering:
-            while self.session.wait_epoch(newest, 1.0) is None:
+            while self.session.wait_epoch(resume.newest.number, 1.0) is None:
                 pass
             self._close_all_parts()
-            self._begin()
-
-    def _was_rebuilding(self, newest: int) -> bool:
-        """Whether queues were begun anew since the newest epoch."""
-        rebuilds = self._place.within(REBUILDS)
-        begun = [int(name) for name in rebuilds.names()]
-        rebuilds.delete_all(str(epoch) for epoch in begun if epoch < newest)
-        return newest in begun
+            self._open(find_resume(self._place))
 
     def _open(self, resume: Resume) -> None:
         setup = replace(self._setup, epoch=resume.epoch, recovering=resume.recovering)

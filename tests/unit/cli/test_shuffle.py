@@ -30,7 +30,6 @@ from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import Epoch, load_record
-from penstock.shuffle.running import REBUILDS
 from penstock.shuffle.session.actor import MemberLostError, Session
 from penstock.shuffle.verify import Delivered, verify
 from penstock.storage import Storage
@@ -176,7 +175,8 @@ def test_what_was_queued_and_not_consumed_comes_back_after_a_loss(
 def test_a_rebuild_that_was_cut_short_is_begun_again(
     store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half-built queues have as many blocks as the lost ones had: nobody takes them for those."""
+    """Half-built queues have as many blocks as the lost ones had, with less in them: nobody takes
+    them for those."""
     _write_faulty(store, 0)
     feed = Feed("shuffle", (Binding("orders"),))
     place = tmp_path / "shuffle"
@@ -189,22 +189,12 @@ def test_a_rebuild_that_was_cut_short_is_begun_again(
         before = _read_all(shuffle)
     shutil.rmtree(place / "member-1")
     with monkeypatch.context() as patched:
-        patched.setattr(EmbeddedShuffle, "_open_parts", _crash)
-        with pytest.raises(_CrashedError):
-            made().start()
-    rebuilds = Storage.open(place / "cluster").within(REBUILDS)
-    assert rebuilds.names() == []  # it was not even known that a queue is lost
-    with monkeypatch.context() as patched:
         patched.setattr(Session, "_lead_epoch", lambda _: None)
+        patched.setattr("penstock.shuffle.slice.state.ROUND_ROWS_MAX", 10)
         patched.setattr(Session, "wait_epoch", _crash_when_queued)
         with pytest.raises(_CrashedError):
             made().start()
-    assert len(rebuilds.names()) == 1
     with made() as shuffle:
-        assert shuffle.session.wait_caught_up(30)
-        assert _read_all(shuffle) == before
-    with made() as shuffle:
-        assert rebuilds.names() == []
         assert shuffle.session.wait_caught_up(30)
         assert _read_all(shuffle) == before
 
@@ -213,12 +203,11 @@ class _CrashedError(Exception):
     pass
 
 
-def _crash(*_: object) -> None:
-    raise _CrashedError
-
-
 def _crash_when_queued(session: Session, *_: object) -> None:
-    eventually(lambda: sum(each["rows"] for each in session.statuses.values()) >= 350, "the queues")
+    def some() -> bool:
+        return [each["blocks"] > 0 for each in session.statuses.values()] == [True, True]
+
+    eventually(some, "blocks in both queues")
     raise _CrashedError
 
 
@@ -309,6 +298,11 @@ def test_a_folder_of_another_shuffle_is_refused(
     assert "bindings differ" in other
     (tmp_path / "shuffle" / POSITION_NAME).write_text("{}")
     assert "cannot be used" in run("shuffle", *LOCAL, *folder, code=1).stderr
+    run("shuffle", *LOCAL, "--folder", str(tmp_path / "other"))
+    run("shuffle", *LOCAL, "--folder", str(tmp_path / "other"))  # the first is on record now
+    (tmp_path / "other" / POSITION_NAME).unlink()
+    refused = run("shuffle", *LOCAL, "--folder", str(tmp_path / "other"), code=1).stderr
+    assert "another consumer has read epochs up to" in refused
 
 
 def test_a_folder_in_use_is_refused(
@@ -346,19 +340,20 @@ def test_following_ends_in_order_at_ctrl_c(store: OpenStore, run: Run_, tmp_path
 
 
 def test_the_session_is_told_what_is_consumed(store: OpenStore, tmp_path: Path) -> None:
-    """Else queues would only ever grow."""
+    """Else queues would only ever grow. The last epoch has it on record."""
+    at_stop: list[int] = []
 
-    def end_after_two(run: Run) -> None:
-        if run.position.documents and run.epochs < 2:
-            shuffle.session.begin_epoch()
-        elif run.epochs:
+    def stop(run: Run) -> None:
+        if run.position.documents:
+            at_stop.append(run.position.last.number)
             run.stopping.set()
 
     _write_faulty(store, 0)
-    shuffle, run = _made(store, tmp_path / "shuffle", _Notes(end_after_two), follow=True)
+    _, run = _made(store, tmp_path / "shuffle", _Notes(stop), follow=True)
     run.run()
+    assert run.position.last.number > at_stop[0]
     record = load_record(Storage.open(tmp_path / "shuffle" / "cluster"), run.position.last.number)
-    assert 0 < record.consumed.number < run.position.last.number
+    assert record.consumed.number == at_stop[0]
 
 
 CRASH = """
@@ -415,7 +410,10 @@ def _made(store: OpenStore, place: Path, notes: _Notes, **more: Any) -> tuple[Em
     return shuffle, Run(shuffle, store, position, notes, **more)
 
 
-def test_a_failure_is_followed_by_a_restart(store: OpenStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_queue_lost", [False, True])
+def test_a_failure_is_followed_by_a_restart(
+    store: OpenStore, tmp_path: Path, is_queue_lost: bool
+) -> None:
     first = _write_faulty(store, 0)
     failed = threading.Event()
     delivered = Delivered()
@@ -424,6 +422,8 @@ def test_a_failure_is_followed_by_a_restart(store: OpenStore, tmp_path: Path) ->
         if run.position.documents == first and not failed.is_set():
             failed.set()
             _write_faulty(store, 1_000)
+            if is_queue_lost:
+                shutil.rmtree(tmp_path / "shuffle" / "member-2")
             shuffle.session.fail(MemberLostError("the process of member 2 was killed"))
 
     notes = _Notes(break_once)

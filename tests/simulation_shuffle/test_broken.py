@@ -1,0 +1,62 @@
+"""Each rule is broken on purpose: the simulation finds it, and tells it in few words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.simulation_shuffle.broken import BROKEN
+from tests.simulation_shuffle.run import Result, run
+from tests.simulation_shuffle.shrink import kind_of, shrink
+
+SEEDS_MAX: Final = {
+    "takes repeated documents": 30,
+    "ignores a hint": 150,
+    "answers too early": 10,
+    "answers at once": 10,
+    "forgets rollbacks": 20,
+}
+"""In which it is found, with room for other choices than today's."""
+SELDOM_SEEDS_MAX: Final = {
+    "drops held barriers": 1500,
+    "numbers reads again": 1500,
+    "takes a later queue for its own": 1000,
+}
+
+
+@pytest.mark.parametrize("name", SEEDS_MAX)
+def test_a_broken_rule_is_found(name: str) -> None:
+    seed, result = _first(name, SEEDS_MAX[name])
+    assert run(seed, parts=BROKEN[name]) == result, "and found again"
+    assert run(seed).violation is None, "and nothing else"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SELDOM_SEEDS_MAX)
+def test_a_rule_that_seldom_matters_is_found(name: str) -> None:
+    seed, _ = _first(name, SELDOM_SEEDS_MAX[name])
+    assert run(seed).violation is None
+
+
+def test_all_that_is_broken_is_tried() -> None:
+    assert SEEDS_MAX.keys() | SELDOM_SEEDS_MAX.keys() == BROKEN.keys()
+
+
+def test_a_failing_seed_is_shrunk() -> None:
+    parts = BROKEN["forgets rollbacks"]
+    _, result = _first("forgets rollbacks", 20)
+    script, _ = shrink(result, parts, runs_max=150)
+    assert script.items() <= result.script.items(), "nothing was added"
+    assert len(script) < len(result.script) / 4
+    again = run(script=script, parts=parts, tracing=True)
+    assert kind_of(again.violation) == kind_of(result.violation)
+    assert "VIOLATION" in again.trace[-1]
+
+
+def _first(name: str, seeds_max: int) -> tuple[int, Result]:
+    for seed in range(seeds_max):
+        result = run(seed, parts=BROKEN[name])
+        if result.violation is not None:
+            return seed, result
+    pytest.fail(f"nothing was found in {seeds_max} seeds")
