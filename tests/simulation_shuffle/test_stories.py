@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.simulation.choices import Script
     from tests.simulation_shuffle.setting import Setting
 
 A0, A1, B0 = "a/part=0/000", "a/part=1/000", "b/part=0/000"
@@ -63,20 +64,26 @@ class Pen:
 
 
 @contextmanager
-def told(setting: Setting, folder: Path | None = None) -> Iterator[Cluster]:
-    world = World(Choices(0, {}))
+def told(
+    setting: Setting,
+    folder: Path | None = None,
+    script: Script | None = None,
+    parts: Parts | None = None,
+) -> Iterator[Cluster]:
+    world = World(Choices(0, script or {}))
     with small(setting):
-        cluster = Cluster(world, setting, Parts(), folder)
+        cluster = Cluster(world, setting, parts or Parts(), folder)
         yield cluster
         for disk in cluster.disks.values():
             disk.close()
 
 
-def lose_everything(cluster: Cluster) -> None:
+def crash(cluster: Cluster, *, lost: bool = False) -> None:
     cluster.process.kill()
     for disk in cluster.disks.values():
         disk.crash()
-        disk.lose()
+        if lost:
+            disk.lose()
     cluster.start()
 
 
@@ -105,7 +112,7 @@ def test_a_budget_below_one_open_transaction_ends_well_even_in_recovery(tmp_path
         epoch = cluster.committed[-1].number
         while commits_of(cluster.committed[-1].record.frontier).get((A1, 0, pen.producer), 0) < 2:
             pass_time(cluster, 0.01)
-        lose_everything(cluster)
+        crash(cluster, lost=True)
         assert cluster.leader.is_recovering
         other.write(A0, 300, 300)
         come_round(cluster)
@@ -161,13 +168,65 @@ def test_what_was_lost_is_fetched_and_an_open_span_with_it(tmp_path: Path) -> No
         other.write(A0, 8)
         while len(cluster.committed) < 2:
             pass_time(cluster, 0.01)
-        lose_everything(cluster)
+        crash(cluster, lost=True)
         pass_time(cluster, 2)
         pen.acknowledge(pen.decide(A0), A0)
         come_round(cluster)
         assert cluster.world.counts["recoveries"] == 1
         assert cluster.world.counts["replays"] == 1
         assert cluster.consumer.documents == 5
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_journal_is_found_while_an_epoch_is_under_way(broken: bool) -> None:
+    """Its read's number is in the snapshot, and is not given to another after a restart."""
+    setting = make_setting(1, Binding("a"), journals=2, budget_bytes=1)
+    late = {("s1.0 announced", number): 2 for number in range(100)}
+    parts = Parts(numbers_reads_again=broken)
+    with told(setting, script=late, parts=parts) as cluster:
+        pen = Pen(cluster, 1)
+        pen.write(A0, 8)
+        pass_time(cluster, 0.1)
+        pen.write(A0, 8)
+        while not cluster.epochs_begun:
+            pass_time(cluster, 0.01)
+        pen.write(A1, 8, 8)
+        while not cluster.committed:
+            pass_time(cluster, 0.01)
+        crash(cluster)
+        _comes_round(cluster, broken=broken)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("real", [False, True])
+def test_a_crash_in_recovery_leaves_a_queue_that_is_not_the_epochs(
+    real: bool, broken: bool, tmp_path: Path
+) -> None:
+    """It has blocks with the same LSNs, of other rows."""
+    setting = make_setting(1, Binding("a"))
+    parts = Parts(forgets_generations=broken)
+    with told(setting, tmp_path if real else None, parts=parts) as cluster:
+        pen = Pen(cluster, 1)
+        pen.write(A0, 8, 8, 8)
+        while not cluster.committed:
+            pass_time(cluster, 0.01)
+        pen.write(A0, 8, 8, 8)
+        crash(cluster, lost=True)
+        lsn = cluster.committed[-1].queues[1].lsn
+        while cluster.disks[1].durable_lsn < lsn:
+            pass_time(cluster, 0.002)
+        assert cluster.leader.is_recovering
+        assert len(cluster.committed) == 1
+        crash(cluster)
+        _comes_round(cluster, broken=broken)
+
+
+def _comes_round(cluster: Cluster, *, broken: bool) -> None:
+    if broken:
+        with pytest.raises(Violation):
+            come_round(cluster)
+    else:
+        come_round(cluster)
 
 
 @pytest.mark.xfail(

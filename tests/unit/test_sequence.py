@@ -456,7 +456,7 @@ def test_streams_are_long_and_reach_every_outcome_and_fault() -> None:
     """Often enough that a thousand examples mean something."""
     seen: Counter[object] = Counter()
 
-    @settings(max_examples=300, database=None, derandomize=True)
+    @settings(max_examples=1000, database=None, derandomize=True)
     @given(streams())
     def count(stream: Stream) -> None:
         result = stream.columns.sequence(sequence_rows, stream.states)

@@ -176,6 +176,8 @@ class Run:
                     if not is_open:
                         self._shuffle.restart()
                         is_open = True
+                        # Perhaps the last session ended before it had this on record.
+                        self._shuffle.session.consumed(self.position.last.number)
                     if self._step():
                         return
                 except MemberLostError as error:
