@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.checkpoint import Barrier
@@ -160,8 +160,9 @@ class Leader:
         self._under_way = None
         record = current.record
         if not cluster.parts.numbers_reads_again:
-            # Those that were started while it was under way may be in the snapshots, too.
-            record = SessionRecord(record.frontier, record.consumed, cluster.session.next_read)
+            # Reads that were started while it was under way may be in the queues' parts only.
+            numbers = [state.next_read for state in current.queues.values()]
+            record = replace(record, next_read=max(record.next_read, *numbers))
         generations = {member: disk.generation for member, disk in cluster.disks.items()}
         cluster.committed.append(
             Committed(current.number, record, current.queues, current.slices, generations)

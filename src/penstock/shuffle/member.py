@@ -287,7 +287,11 @@ class Member:
         return Captured(
             {"queue": encode_state(queue), **parts},
             # As text: a number of 64 bits is too large for JSON's readers.
-            {"lsn": queue.lsn, "generation": f"{self._log.generation:x}"},
+            {
+                "lsn": queue.lsn,
+                "generation": f"{self._log.generation:x}",
+                "next_read": queue.next_read,
+            },
             watermark or None,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.epoch.decisions import DecisionLog, Verdict
@@ -82,17 +82,26 @@ class Resume:
 def find_resume(place: Storage, *, queues_lost: bool = False) -> Resume:
     """Looks the newest committed epoch up."""
     commits = [
-        decision.epoch
+        decision
         for decision in DecisionLog(place).decisions()
         if decision.verdict is Verdict.COMMIT
     ]
     if not commits:
         record = SessionRecord()
         return Resume(None, record, Epoch(0, record.frontier))
-    newest = commits[-1]
+    newest = commits[-1].epoch
     record = load_record(place, newest)
+    # Reads that were started while the epoch was under way may be in the members' parts only.
+    members = [member for member in commits[-1].members if member != SESSION]
+    numbers = [_next_read(place, member, newest) for member in members]
+    record = replace(record, next_read=max([record.next_read, *numbers]))
     epoch = None if queues_lost else newest
     return Resume(epoch, record, Epoch(newest, record.frontier))
+
+
+def _next_read(place: Storage, member: int, epoch: int) -> int:
+    snapshot = SnapshotStore(place.within(SNAPSHOTS), member).load(epoch)
+    return int(cast("dict[str, Any]", snapshot.attributes).get("next_read", 0))
 
 
 def load_record(place: Storage, epoch: int) -> SessionRecord:

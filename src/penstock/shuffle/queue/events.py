@@ -165,6 +165,13 @@ class QueueState:
     names: Mapping[int, tuple[int, str]]
     streams: tuple[StreamState, ...]
 
+    @property
+    def next_read(self) -> int:
+        """Above all numbers of reads that occur in it."""
+        items = [item for stream in self.streams for item in stream.in_flight]
+        later = [max(item.names) for item in items if isinstance(item, ReadNames) and item.names]
+        return max([*self.names, *later], default=-1) + 1
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Captured:
