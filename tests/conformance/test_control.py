@@ -24,6 +24,7 @@ from tests.conformance.windows import fill
 
 if TYPE_CHECKING:
     from penstock.transport import Sender
+    from penstock.transport.frames import Message
     from tests.conformance.fabric import Fabric
 
 
@@ -36,7 +37,11 @@ def test_control_frames_pass_where_data_waits(fabric: Fabric) -> None:
     )
     never(lambda: not late.running, "data went without credit")
     for number in range(20):
-        control = [Mark(MarkKind.DUE, number), Barrier(number, 1), Flush(number)]
+        control: list[Message] = [
+            Mark(MarkKind.DUE, number),
+            Barrier(number, 1),
+            Flush(number),
+        ]
         for frame in control:
             sender.send(RECEIVING, frame, WAIT_SECONDS_MAX)
         arrived(receiver, count + 3)
