@@ -259,6 +259,7 @@ def run(
     return sorted(delivered), replays
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(journals(), st.lists(st.tuples(batches, hints), min_size=1, max_size=4))
 def test_every_committed_document_is_delivered_once_across_crashes(

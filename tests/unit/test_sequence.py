@@ -390,6 +390,7 @@ def test_batch_is_the_rule_row_by_row(stream: Stream) -> None:
     assert_same(result, stream.columns.sequence(sequence_rows, states))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(streams(), st.lists(st.integers(0, ROWS_MAX), max_size=4))
 def test_batch_boundaries_do_not_matter(stream: Stream, cuts: list[int]) -> None:
@@ -452,6 +453,7 @@ def test_discards_are_exactly_the_documents_of_rolled_back_spans(stream: Stream)
 # The streams reach everything
 
 
+@pytest.mark.slow
 def test_streams_are_long_and_reach_every_outcome_and_fault() -> None:
     """Often enough that a thousand examples mean something."""
     seen: Counter[object] = Counter()

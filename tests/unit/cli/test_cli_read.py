@@ -260,6 +260,7 @@ def test_following_holds_back_what_is_not_acknowledged_everywhere_yet(
     assert following.new() == []
 
 
+@pytest.mark.slow
 def test_following_agrees_with_reading_after_many_interleaved_transactions(
     store: OpenStore, run: Run
 ) -> None:

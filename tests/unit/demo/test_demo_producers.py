@@ -92,6 +92,7 @@ def test_every_event_has_one_producer(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_fleet_with_two_killed_producers_leaves_what_its_reports_say(
     store: OpenStore, tmp_path: Path
 ) -> None:

@@ -378,6 +378,7 @@ def test_a_rollback_without_rows_hides_nothing(tmp_path: Path) -> None:
         assert ids(store) == [2]
 
 
+@pytest.mark.slow
 def test_cuts_taken_while_transactions_commit_split_none(tmp_path: Path) -> None:
     with open_shop(tmp_path, 6_000) as store, open_shop(tmp_path) as reader:
         failures: list[BaseException] = []

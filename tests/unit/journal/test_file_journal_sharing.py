@@ -212,6 +212,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.slow
 def test_open_journals_do_not_pile_up(tmp_path: Path) -> None:
     parts = JOURNALS_OPEN_MAX + 60
     before = descriptors()
@@ -244,6 +245,7 @@ def test_a_failed_opening_leaks_no_descriptor(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
+@pytest.mark.slow
 def test_ten_thousand_journals_are_listed_and_probed(tmp_path: Path) -> None:
     """Made by copying one: making them durably, one by one, is not what is tested here."""
     count = 10_000

@@ -205,6 +205,7 @@ def test_large_rows_are_split_near_the_target() -> None:
     assert sum(payload.rows for payload in payloads) == 200
 
 
+@pytest.mark.slow
 def test_rows_of_uneven_size_still_fit() -> None:
     """Many small rows and a few very large ones side by side: the average says nothing."""
     texts: list[str | None] = [*["s"] * 60_000, *["L" * 16_000_000] * 6]

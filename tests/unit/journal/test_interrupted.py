@@ -77,6 +77,7 @@ def test_a_journal_made_while_a_cut_is_taken_tears_nothing(store: OpenStore, lis
     assert found[0] == 1
 
 
+@pytest.mark.slow
 def test_an_append_of_several_frames_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     store, writer = open_numbers(folder), Writer()

@@ -177,6 +177,7 @@ def test_a_fenced_producer_that_had_decided_is_committed_by_who_fences(
         producer.append("numbers", row(2))
 
 
+@pytest.mark.slow
 def test_fencing_and_deciding_at_once_has_one_winner(store: OpenStore) -> None:
     """Whoever comes first: committed everywhere or nowhere, and both sides say the same."""
     outcomes = Counter[bool]()
@@ -206,6 +207,7 @@ def test_fencing_and_deciding_at_once_has_one_winner(store: OpenStore) -> None:
     assert set(outcomes) == {True, False}
 
 
+@pytest.mark.slow
 def test_a_killed_producer_cannot_come_back_under_another_name(
     store: OpenStore, tmp_path: Path
 ) -> None:

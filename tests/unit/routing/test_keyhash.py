@@ -113,6 +113,7 @@ def test_published_values_have_every_type_and_null() -> None:
 # --- the reference ---
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(st.data())
 def test_agrees_with_the_reference(data: st.DataObject) -> None:

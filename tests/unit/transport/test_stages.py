@@ -227,6 +227,7 @@ def test_an_offset_in_the_middle_is_checked() -> None:
     refused([], frame.replace(offsets, np.array([0, 2**31 - 8, 2, 3], np.int32).tobytes()))
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_does_no_harm() -> None:
     """In a process of its own, so that a crash is a failure and not the end of the tests."""
     child = subprocess.run(

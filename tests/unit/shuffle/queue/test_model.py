@@ -170,6 +170,7 @@ def tell(story: Story, steps: int) -> None:
     story.finish()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     randomness=st.randoms(use_true_random=False),

@@ -79,6 +79,7 @@ class Run:
         self.take()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 60, 20))
 def test_busy_worlds(start: int) -> None:
     """The next two tests, with more to do than chance would give them."""

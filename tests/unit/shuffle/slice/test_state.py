@@ -73,6 +73,7 @@ def test_whatever_the_order_of_events_queues_and_frontier_are_as_the_walk_has_th
     run(rng, harness, steps)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(0, 120))
 @settings(max_examples=60)
 def test_a_read_that_resumes_goes_back_for_the_spans_that_were_open(seed: int, steps: int) -> None:
