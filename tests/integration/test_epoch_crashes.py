@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +37,18 @@ MORE_COMMITS = 2
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.integration.epoch_processes"])
+_POLLING = threading.Lock()
+"""Starting a process looks at all others, and two threads that look at one at once take its exit
+code from each other: then it is 255."""
+
+
+def exit_code(process: BaseProcess) -> int | None:
+    with _POLLING:
+        return process.exitcode
+
+
+def has_ended(process: BaseProcess) -> bool:
+    return exit_code(process) is not None
 
 
 class Cluster:
@@ -57,7 +71,8 @@ class Cluster:
         if who != "leader":
             target, number = processes.run_member, int(who.removeprefix("member "))
         process = CONTEXT.Process(target=target, args=(self.setting, number, fatal), daemon=True)
-        process.start()
+        with _POLLING:
+            process.start()
         self.running[who] = process
 
     def commits(self) -> list[int]:
@@ -71,7 +86,7 @@ class Cluster:
             time.sleep(0.02)
 
     def state(self) -> str:
-        alive = {who: process.exitcode for who, process in self.running.items()}
+        alive = {who: exit_code(process) for who, process in self.running.items()}
         return f"exit codes {alive}, decisions {[self.log.read(e) for e in self.log.epochs()]}"
 
     def stop(self) -> None:
@@ -79,13 +94,14 @@ class Cluster:
             self.keyvalue.write(processes.STOP_KEY, who)
             for name, process in self.running.items():
                 if name == "leader" or who != "leader":
-                    process.join(SECONDS_MAX)
-                    assert process.exitcode == 0, f"{name} did not end in order: {self.state()}"
+                    self.wait_for(partial(has_ended, process), name)
+                    assert exit_code(process) == 0, f"{name} did not end in order: {self.state()}"
 
     def close(self) -> None:
         for process in self.running.values():
             process.kill()
-            process.join()
+            with _POLLING:
+                process.join()
         self.keyvalue.close()
 
 
@@ -97,16 +113,16 @@ def run_case(place: Path, database: Database | None, victim: str, fatal: int) ->
             cluster.start(who, fatal if who == victim else None)
         killed = cluster.running[victim]
         cluster.wait_for(
-            lambda: killed.exitcode is not None or len(cluster.commits()) > 3, "at first"
+            lambda: exit_code(killed) is not None or len(cluster.commits()) > 3, "at first"
         )
-        if killed.exitcode is not None:
-            assert killed.exitcode == -signal.SIGKILL, f"it ended otherwise: {cluster.state()}"
+        if exit_code(killed) is not None:
+            assert exit_code(killed) == -signal.SIGKILL, f"it ended otherwise: {cluster.state()}"
             wanted = len(cluster.commits()) + MORE_COMMITS
             cluster.start(victim)
             cluster.wait_for(lambda: len(cluster.commits()) >= wanted, f"after step {fatal}")
         cluster.stop()
         check(cluster)
-        return killed.exitcode == -signal.SIGKILL
+        return exit_code(killed) == -signal.SIGKILL
     finally:
         cluster.close()
 
