@@ -30,10 +30,10 @@ _JOURNALS: Final = evenly(1, 2, 3)
 _WRITERS: Final = evenly(1, 2, 3)
 _BUDGETS: Final = Menu((2, UNLIMITED), (1, 3000), (1, 1000))
 _ALIGNED: Final = evenly(5.0, 0.2, 0.0)
-_CREDITS: Final = evenly((32.0, 12.0), (8.0, 6.0))
-"""KiB of a stream's window, and of it what is kept in reserve."""
 SCARCE: Final = (3.0, 0.25)
-"""With this, rounds often send more than there is credit for, and the rest waits in the Slice."""
+"""A row may be more than there is credit for."""
+_CREDITS: Final = evenly((32.0, 12.0), (8.0, 6.0), SCARCE)
+"""KiB of a stream's window, and of it what is kept in reserve."""
 _REAL: Final = Menu((5, False), (1, True))
 
 SMALL: Final = {

@@ -237,11 +237,6 @@ def _comes_round(cluster: Cluster, *, broken: bool) -> None:
         come_round(cluster)
 
 
-@pytest.mark.xfail(
-    raises=Violation,
-    reason="A round that is more than its credit goes in part, and its mark waits behind the rest: "
-    "the Queue may not write what came, and so gives no credit back.",
-)
 def test_a_round_that_is_more_than_its_credit() -> None:
     setting = make_setting(1, Binding("a"), Binding("a"), credit=SCARCE)
     with told(setting) as cluster:
@@ -250,11 +245,6 @@ def test_a_round_that_is_more_than_its_credit() -> None:
         come_round(cluster)
 
 
-@pytest.mark.xfail(
-    raises=Violation,
-    reason="A barrier waits behind a row that there is no credit for, and the Queue for the epoch "
-    "that would let the consumer make room.",
-)
 def test_a_barrier_behind_a_row_without_credit_on_a_full_disk() -> None:
     setting = make_setting(1, Binding("a"), credit=SCARCE, budget_bytes=400)
     with told(setting) as cluster:

@@ -110,6 +110,12 @@ class Piece:
         object.__setattr__(self, "rows", self.end - self.begin)
         object.__setattr__(self, "keys", self.batch.keys[self.begin : self.end])
 
+    @property
+    def parcel_bytes(self) -> int:
+        """What its rows take in parcels, if all of them go."""
+        documents = self.batch.documents.slice(self.begin, self.rows)
+        return self.rows * PARCEL_ROW_BYTES + documents.nbytes
+
 
 @dataclass(slots=True, eq=False)
 class Read:

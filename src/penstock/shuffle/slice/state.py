@@ -103,6 +103,8 @@ class SliceState:
         self._saved_replay: SavedReplay | None = None
         self._saved_frontier: Frontier | None = None
         """To be told once more."""
+        self._credit = self._credit_max = 0
+        """What every member has credit for, and the most that this ever was."""
         self._promised = 0
         """The greatest key that was sent or marked as due: no row comes below it any more."""
         self._marks: dict[int, Mark | None] = dict.fromkeys(assignment.members, BEGINNING)
@@ -248,7 +250,9 @@ class SliceState:
         missing = self._marks.keys() - credit_bytes.keys()
         if missing:
             raise LocalProtocolError(f"the credit of members {sorted(missing)} is not given")
-        bytes_max = min(credit_bytes[member] for member in self._marks) - CREDIT_RESERVE_BYTES
+        self._credit = min(credit_bytes[member] for member in self._marks)
+        self._credit_max = max(self._credit_max, self._credit)
+        bytes_max = self._credit - CREDIT_RESERVE_BYTES
         effects: list[SliceEffect] = []
         if bytes_max > 0:
             if self._replay is not None:
@@ -269,6 +273,13 @@ class SliceState:
             effects.append(Sleep(head))
         return effects
 
+    def _fits(self, chosen: Sequence[Piece], bytes_max: float) -> bool:
+        """One row may be larger than all credit. It goes when three quarters of the most that there
+        ever was are free: a receiver charges no frame more, and grants as much once it holds
+        nothing."""
+        size = sum(piece.parcel_bytes for piece in chosen)
+        return size <= bytes_max or self._credit >= 3 / 4 * self._credit_max
+
     def _drain_some(self, now: int, bytes_max: float) -> list[SliceEffect]:
         limit = min(self._levels.horizon(), now)
         triggers = {}
@@ -288,7 +299,10 @@ class SliceState:
                     self._forget_gapped(read)
                     return self._go_on_replaying()
             return []
-        round_ = make_round(_chosen(pieces, bytes_max))
+        chosen = _chosen(pieces, bytes_max)
+        if not self._fits(chosen, bytes_max):
+            return []
+        round_ = make_round(chosen)
         for piece in round_.columns.pieces:
             read = piece.read
             self._buffered_bytes -= read.buffered_bytes
@@ -338,7 +352,10 @@ class SliceState:
         pieces = replay.pieces()
         if not pieces:
             return []
-        round_ = make_round(_chosen(pieces, bytes_max))
+        chosen = _chosen(pieces, bytes_max)
+        if not self._fits(chosen, bytes_max):
+            return []
+        round_ = make_round(chosen)
         replay.drain(round_)
         return [*self._send(round_), *self._go_on_replaying()]
 
@@ -415,9 +432,16 @@ class SliceState:
 
 
 def _chosen(pieces: Sequence[Piece], bytes_max: float) -> list[Piece]:
-    """What of the pieces makes a round."""
-    return [
-        Piece(piece.read, piece.batch, piece.begin, piece.begin + count)
-        for piece, count in zip(pieces, cut(pieces, ROUND_ROWS_MAX, bytes_max), strict=True)
-        if count
-    ]
+    """What of the pieces makes a round. It must fit the credit for certain: what of a round waits
+    for credit has its mark behind it, and without that no Queue writes what came of it."""
+    allowed = bytes_max
+    while True:
+        chosen = [
+            Piece(piece.read, piece.batch, piece.begin, piece.begin + count)
+            for piece, count in zip(pieces, cut(pieces, ROUND_ROWS_MAX, allowed), strict=True)
+            if count
+        ]
+        size = sum(piece.parcel_bytes for piece in chosen)
+        if size <= bytes_max or sum(piece.rows for piece in chosen) == 1:
+            return chosen
+        allowed *= min(0.9, bytes_max / size)  # rows are not as large as they are on average
