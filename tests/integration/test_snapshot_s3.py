@@ -17,6 +17,7 @@ import pytest
 
 from penstock.checkpoint.barrier import Barrier
 from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
+from penstock.snapshot.participant import DROP_EVERY
 from penstock.storage import Storage, StorageError, StorageRefusedError
 from tests.integration.s3_server import S3Server
 
@@ -263,11 +264,13 @@ def check(storage: Storage, told: list[str], when: str) -> int | None:
     chosen = recovery.chosen
     if chosen is not None:
         assert contents(chosen) == {"state": b"%d" % chosen.epoch * 100, "fixed": b"f" * 500}, when
-    member.capture(Barrier(9, 9))
-    member.prepare(9)
-    member.commit(9)
+    later = range(9, 9 + DROP_EVERY)
+    for epoch in later:
+        member.capture(Barrier(epoch, epoch))
+        member.prepare(epoch)
+        member.commit(epoch)
     again = member.recover()
     assert again.chosen is not None, when
-    assert (again.chosen.epoch, again.skipped) == (9, []), when
-    assert store.epochs() == [9], when
+    assert (again.chosen.epoch, again.skipped) == (later[-1], []), when
+    assert set(store.epochs()) <= set(later), "old ones were dropped on the way"
     return chosen.epoch if chosen is not None else None
