@@ -31,8 +31,8 @@ _WRITERS: Final = evenly(1, 2, 3)
 _BUDGETS: Final = Menu((2, UNLIMITED), (1, 3000), (1, 1000))
 _ALIGNED: Final = evenly(5.0, 0.2, 0.0)
 SCARCE: Final = (3.0, 0.25)
-"""A row may be more than there is credit for."""
-_CREDITS: Final = evenly((32.0, 12.0), (8.0, 6.0), SCARCE)
+"""A row may be more than there is credit for. For stories: seeds do not choose it yet."""
+_CREDITS: Final = evenly((32.0, 12.0), (8.0, 6.0))
 """KiB of a stream's window, and of it what is kept in reserve."""
 _REAL: Final = Menu((5, False), (1, True))
 
