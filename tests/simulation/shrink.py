@@ -1,4 +1,4 @@
-"""Makes a failing run simpler: as few choices as possible that still break the rule."""
+"""Makes a failing run simpler: as few choices as possible that still break the same rule."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.cluster import Result, run
+from tests.simulation.shrinking import smallest
 
 if TYPE_CHECKING:
-    from tests.simulation.choices import Place, Script
+    from tests.simulation.choices import Script
     from tests.simulation.member import Parts
 
 RUNS_MAX: Final = 1500
@@ -20,26 +21,14 @@ def shrink(
 ) -> tuple[Script, int]:
     """The script of the smallest run found that breaks the same rule, and how many runs it took."""
     kind = kind_of(result.violation)
-    script, runs = result.script, 0
-    pieces = 2
-    while pieces <= 2 * len(script) and runs < runs_max:
-        for piece in _pieces(sorted(script), pieces):
-            if runs >= runs_max:
-                break
-            runs += 1
-            shorter = {place: choice for place, choice in script.items() if place not in piece}
-            tried = run(script=shorter, parts=parts)
-            if kind_of(tried.violation) == kind:
-                script = tried.script  # what was not asked for is left out as well
-        pieces *= 2
-    return script, runs
+
+    def failing(script: Script) -> Script | None:
+        tried = run(script=script, parts=parts)
+        return tried.script if kind_of(tried.violation) == kind else None
+
+    return smallest(result.script, failing, runs_max)
 
 
 def kind_of(violation: str | None) -> str | None:
     """The rule that is broken, whoever and whichever epoch it is."""
     return violation and re.sub(r"\d+|participant \w|\[.*\]", "#", violation)
-
-
-def _pieces(places: list[Place], count: int) -> list[frozenset[Place]]:
-    size = max(1, -(-len(places) // count))
-    return [frozenset(places[start : start + size]) for start in range(0, len(places), size)]
