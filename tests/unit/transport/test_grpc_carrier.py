@@ -549,7 +549,9 @@ def test_a_call_that_is_dropped_is_a_loss(stack: ExitStack) -> None:
     stream.next()
     call.channel.close()
     eventually(lambda: stream.over, "that the end is noticed")
-    assert stream.endings == ["the connection broke"]
+    # grpc hears of the end of messages and of the cancellation in either order.
+    endings = [["the connection broke"], ["the peer ended the connection without a Close"]]
+    assert stream.endings in endings
 
 
 @pytest.mark.parametrize("how", ["bytes", "frame"])
