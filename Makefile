@@ -4,6 +4,10 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
+# Processes that run the tests. 0: none beside pytest itself, as a debugger likes it.
+WORKERS ?= 2
+# Python keeps what it compiled, whatever the environment says: tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test check bench format lock clean
 
@@ -19,13 +23,13 @@ demo: setup ## generate journals with faults in them, and read them exactly once
 	@$(RUN)/penstock demo
 
 test: setup ## every test, the slow ones too
-	@$(RUN)/python -m pytest
+	@$(RUN)/python -m pytest -n $(WORKERS)
 
 check: setup ## format, lint, types and the fast tests: under three minutes
 	@$(RUN)/ruff format --check .
 	@$(RUN)/ruff check .
 	@$(RUN)/mypy
-	@$(RUN)/python -m pytest -m "not slow"
+	@$(RUN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 bench: setup ## every benchmark, ours beside the peer's
 	@$(RUN)/python -m bench all

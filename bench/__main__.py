@@ -17,7 +17,16 @@ from bench.report import Line, table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_NOT_BENCHMARKS = frozenset({"__main__", "barrier_members", "report", "transport_servers"})
+_NOT_BENCHMARKS = frozenset(
+    {
+        "__main__",
+        "barrier_members",
+        "report",
+        "shuffle_data",
+        "shuffle_peers",
+        "transport_servers",
+    }
+)
 
 
 def names() -> list[str]:

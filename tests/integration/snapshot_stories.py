@@ -6,9 +6,10 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from penstock import disk
 from penstock.checkpoint.barrier import Barrier, Flags
 from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
-from penstock.storage import Storage, StorageError, durable
+from penstock.storage import Storage, StorageError
 from penstock.storage import local as local_module
 from tests.faults import report
 
@@ -84,7 +85,7 @@ def fresh(folder: Path, reports: Path) -> None:
 def doubtful(folder: Path, reports: Path) -> None:
     """The disk fails to sync a folder just after a name came into it. Whoever then finds that name,
     by reading, listing or failing to create it, may act on it: it must not be lost any more."""
-    real = durable.sync_folder
+    real = disk.sync_folder
     failing = [False]
 
     def sync_folder(place: Path) -> None:

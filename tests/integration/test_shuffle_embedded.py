@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
+import statistics
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -16,12 +19,35 @@ from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.member import Settings
 from penstock.shuffle.resume import Epoch
+from penstock.shuffle.slice.state import FETCH_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from penstock.shuffle.member import Setup
+    from penstock.shuffle.resume import Resume
 
 PATIENCE_SECONDS = 60.0
 REGIONS = "abcdef"
+
+
+class CountingStore:
+    """The store, and how many rows and bytes of each journal were read of it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.rows: Counter[str] = Counter()
+        self.bytes_read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, journal: str, begin: int, end: int | None = None) -> Iterator[Any]:
+        for batch in self._store.read(journal, begin, end):
+            self.rows[journal] += batch.rows
+            self.bytes_read += batch.documents.nbytes
+            yield batch
 
 
 class World:
@@ -34,7 +60,7 @@ class World:
         self.store.create(
             ps.Collection.define(
                 "orders",
-                "id BIGINT NOT NULL, region STRING, v BIGINT",
+                "id BIGINT NOT NULL, region STRING, v BIGINT, text STRING",
                 key="id",
                 partition_by="region",
             )
@@ -73,6 +99,11 @@ class World:
     def rows(self, count: int, **more: Any) -> list[dict[str, Any]]:
         first, self._count = self._count, self._count + count
         return [{"id": number, "v": 7 * number, **more} for number in range(first, first + count)]
+
+    def append(self, producer: Any, count: int, **more: Any) -> None:
+        rows = self.rows(count, **more)
+        producer.append("orders", rows)
+        self.committed.update(row["id"] for row in rows)
 
     def outside(self, producer: Any, count: int) -> None:
         rows = self.rows(count, region=self.random.choice(REGIONS))
@@ -250,3 +281,126 @@ def test_journals_that_appear_later_are_read(tmp_path: Path) -> None:
             world.settle()
             world.check()
         world.stop()
+
+
+def test_with_nothing_to_fetch_the_newest_epoch_can_still_be_read(tmp_path: Path) -> None:
+    """The queues are lost, and the consumer has all that was in them."""
+    world = World(tmp_path, 7)
+    with world.store.producer() as producer:
+        world.start()
+        world.outside(producer, 100)
+        world.settle()
+        done = world.position
+        assert done is not None
+        world.shuffle.session.consumed(done.number)
+        world.shuffle.session.begin_epoch()
+        planned = world.shuffle.session.wait_epoch(done.number, PATIENCE_SECONDS)
+        assert planned is not None
+        world.stop()
+        shutil.rmtree(tmp_path / "shuffle" / "member-1")
+        world.start()
+        newest = world.shuffle.session.newest
+        assert newest.number > planned.number
+        for end in (planned, newest):
+            for member in world.shuffle.members:
+                assert list(world.shuffle.read(member, done, end)) == []
+        world.shuffle.session.consumed(planned.number)
+        world.outside(producer, 100)
+        world.settle()
+        world.check()
+        world.stop()
+
+
+@pytest.mark.slow
+def test_what_was_lost_is_read_up_to_its_last_commit_and_no_further(tmp_path: Path) -> None:
+    world = World(tmp_path, 6)
+    lives: list[tuple[bool, CountingStore]] = []
+
+    class Watched(EmbeddedShuffle):
+        def _open_parts(self, setup: Setup, resume: Resume) -> None:
+            counting = CountingStore(world.store)
+            lives.append((setup.recovering, counting))
+            self._store = counting  # type: ignore[assignment]
+            super()._open_parts(setup, resume)
+
+    def start() -> None:
+        shuffle = Watched(world.feed, world.store, tmp_path / "shuffle", epoch_seconds=0.05)
+        world._shuffle = shuffle.start()
+
+    with world.store.producer() as producer:
+        start()
+        world.position = world.shuffle.session.newest
+        for region in ("a", "b"):
+            world.append(producer, 1_000, region=region)
+        world.settle()
+        world.shuffle.session.consumed(world.position.number)
+        world.append(producer, 300, region="a")
+        assert world.shuffle.session.wait_caught_up(PATIENCE_SECONDS)
+        world.stop()
+        for region in ("a", "b", "c"):
+            for _ in range(12):
+                world.append(producer, 1_000, region=region, text="x" * 200)
+        shutil.rmtree(tmp_path / "shuffle" / "member-2")
+        start()
+        world.settle()
+        world.check()
+        world.stop()
+    assert [recovering for recovering, _ in lives] == [False, False, True, False], "one in vain"
+    _, recovery = lives[2]
+    (journal,) = recovery.rows
+    assert "region=a" in journal
+    assert recovery.rows[journal] >= 300
+    assert recovery.bytes_read < 2 * FETCH_BYTES, "of 8 MB that are there"
+    _, later = lives[3]
+    rows = {name.split("=")[1][0]: rows for name, rows in later.rows.items()}
+    assert rows == {"a": 12_000, "b": 12_000, "c": 12_000}, "nothing twice, nothing left out"
+
+
+@pytest.mark.slow
+def test_old_documents_of_low_priority_do_not_delay_live_ones(tmp_path: Path) -> None:
+    """While a backfill drains, live documents come as soon at its end as at its beginning."""
+    old, at_once = 1_500_000, 25_000
+    store = ps.open_store(f"file://{tmp_path}/journals")
+    for name in ("history", "live"):
+        store.create(ps.Collection.define(name, "id BIGINT NOT NULL, v STRING", key="id"))
+    feed = Feed("backfill", (Binding("history"), Binding("live", priority=1)))
+    texts = pa.array(["x" * 20] * at_once)
+    came = 0
+    """Of the old ones."""
+    written: dict[int, float] = {}
+    lags: list[tuple[int, float]] = []
+    """Of each live document: how many old ones had come by then, and how long it took."""
+
+    def write_live(producer: Any, number: int) -> None:
+        written[number] = time.monotonic()
+        producer.append("live", [{"id": number, "v": "now"}])
+
+    with store.producer() as producer:
+        for first in range(0, old, at_once):
+            producer.append("history", pa.table({"id": range(first, first + at_once), "v": texts}))
+        write_live(producer, 0)  # or the journal is found by a later listing
+        with EmbeddedShuffle(feed, store, tmp_path / "shuffle", epoch_seconds=0.05) as shuffle:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            position, number = shuffle.session.newest, 0
+            while came < old:
+                assert time.monotonic() < deadline
+                number += 1
+                write_live(producer, number)
+                newest = shuffle.session.wait_epoch(position.number, 0.02, hurry=True)
+                if newest is None:
+                    continue
+                live: list[int] = []
+                for member in shuffle.members:
+                    for found in shuffle.read(member, position, newest):
+                        if found.stage.binding == 0:
+                            came += found.batch.num_rows
+                        else:
+                            live += found.batch.column("id").to_pylist()  # type: ignore[arg-type]
+                lags += [(came, time.monotonic() - written.pop(one)) for one in live]
+                shuffle.session.consumed(newest.number)
+                position = newest
+    early = [seconds for passed, seconds in lags if passed < old / 2]
+    late = [seconds for passed, seconds in lags if passed >= old / 2]
+    assert len(early) >= 3, "long before all old ones"
+    assert len(late) >= 3
+    assert statistics.median(late) < 2 * statistics.median(early) + 0.5, "it does not grow"

@@ -12,9 +12,6 @@ by SIGKILL and once by a power cut that loses everything not synced. What must h
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +31,7 @@ from tests.integration.snapshot_stories import (
     state_of,
     story,
 )
+from tests.small_disk import needs_small_disk, run_on_small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,29 +210,9 @@ print("it goes on")
 """
 
 
-def can_mount() -> bool:
-    """Whether this user may make a small file system of its own, seen by nobody else."""
-    if shutil.which("unshare") is None or shutil.which("mount") is None:
-        return False
-    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=64k", "none", "/mnt"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not can_mount(), reason="may not mount a small file system here")
+@needs_small_disk
 def test_a_full_file_system(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(FULL_DISK)
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    shell = f"mount -t tmpfs -o size=1m none {mounted} && exec {sys.executable} {{}} {mounted}"
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", shell.format(tmp_path / "script.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    refused, goes_on = done.stdout.splitlines()
+    refused, goes_on = run_on_small_disk(tmp_path, "1m", FULL_DISK)
     assert refused.startswith("cannot write member-1/parts/")
     assert "No space left on device; nothing is half written; make room there" in refused
     assert goes_on == "it goes on"

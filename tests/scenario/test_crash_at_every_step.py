@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock import disk
 from penstock.errors import CommitStateUnknownError
 from penstock.journal import Collection, OpenStore, open_store
 from penstock.journal import transaction as transaction_module
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
-from penstock.journal.file import durable
 from penstock.journal.file import ledger as ledger_module
 from penstock.journal.file import segment as segment_module
 from tests.faults import Stage, copy_store, report
@@ -177,7 +177,7 @@ def doubtful(folder: Path, reports: Path) -> None:
     """The disk fails just when a segment's name, and then a decision, was to become durable. Who
     goes on from there must not build on what may still be lost."""
     store = open_store(folder, segment_bytes_max=SEGMENT_BYTES_MAX)
-    real = durable.sync_folder
+    real = disk.sync_folder
     failing: list[str] = []
 
     def sync_folder(place: Path) -> None:

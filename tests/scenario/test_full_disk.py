@@ -3,12 +3,9 @@ and once there is room everything goes on."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
-import pytest
+from tests.small_disk import needs_small_disk, run_on_small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,29 +77,9 @@ print("it goes on")
 """
 
 
-def can_mount() -> bool:
-    """Whether this user may make a small filesystem of its own, seen by nobody else."""
-    if shutil.which("unshare") is None or shutil.which("mount") is None:
-        return False
-    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", "size=64k", "none", "/mnt"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not can_mount(), reason="may not mount a small filesystem here")
-def test_a_full_filesystem(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    mounted = tmp_path / "small"
-    mounted.mkdir()
-    shell = f"mount -t tmpfs -o size=900k none {mounted} && exec {sys.executable} {{}} {mounted}"
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", shell.format(tmp_path / "script.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+@needs_small_disk
+def test_a_full_file_system(tmp_path: Path) -> None:
+    lines = run_on_small_disk(tmp_path, "900k", SCRIPT)
     assert "cannot append: No space left on device" in lines[0]
     assert "make room on the disk" in lines[0]
     assert lines[1].startswith("transaction: ")

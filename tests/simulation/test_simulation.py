@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
-from tests.simulation.cluster import Result, run
+from tests.simulation.cluster import run
 from tests.simulation.faults import EARLY_STEPS, STEPS
+from tests.simulation.seeds import Seeds
 from tests.simulation.shrink import shrink
 
-if TYPE_CHECKING:
-    from tests.simulation.member import Parts
-
-SEEDS: Final = 2000
-FEW_SEEDS: Final = 200
+FEW: Final = 200
+SEED_COUNT: Final = 2000
 
 OFTEN: Final = {
     "epochs: commit": 4.0,
@@ -33,39 +30,30 @@ OFTEN: Final = {
     "records: outcome unknown": 0.2,
     "records: pruned": 1.0,
 }
-"""For each seed, at least. A run in which none of this happens shows nothing."""
+SEEDS: Final = Seeds("tests.simulation", run, shrink, OFTEN)
 
 
 def test_the_rules_hold_for_a_few_seeds() -> None:
-    _check(_counts(FEW_SEEDS), FEW_SEEDS)
+    SEEDS.check_rules(range(FEW))
 
 
 @pytest.mark.slow
-def test_the_rules_hold_for_all_seeds() -> None:
-    counts = _counts(SEEDS)
-    _check(counts, SEEDS)
-    struck = Counter(
-        {
-            step: sum(counts[f"{kind}: {step}"] for kind in ("kill", "pause", "replace"))
-            for step in (*STEPS, *EARLY_STEPS)
-        }
-    )
-    assert all(struck.values()), f"nothing befell a process at {_none(struck)}"
+def test_the_rules_hold_for_all_other_seeds() -> None:
+    counts = SEEDS.check_rules(range(FEW, SEED_COUNT))
+    spared = [
+        step
+        for step in (*STEPS, *EARLY_STEPS)
+        if not any(counts[f"{kind}: {step}"] for kind in ("kill", "pause", "replace"))
+    ]
+    assert not spared, f"nothing befell a process at {spared}"
 
 
 def test_a_seed_is_replayed_exactly() -> None:
-    for seed in range(5):
-        first, again = run(seed, tracing=True), run(seed, tracing=True)
-        assert first.trace == again.trace
-        assert first == again
+    SEEDS.check_replays(5)
 
 
 def test_a_script_replays_what_its_seed_did() -> None:
-    for seed in range(20):
-        first = run(seed, tracing=True)
-        again = run(script=first.script, tracing=True)
-        assert again == first
-        assert again.script is not first.script
+    SEEDS.check_scripts(20)
 
 
 def test_a_run_without_any_choice_is_peaceful() -> None:
@@ -74,36 +62,3 @@ def test_a_run_without_any_choice_is_peaceful() -> None:
     assert result.counts["epochs: commit"] > 20
     assert result.counts["epochs: abort"] == 1, "the leader's first act"
     assert not any(name.startswith(("kill", "pause", "replace")) for name in result.counts)
-
-
-def _counts(seeds: int) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for seed in range(seeds):
-        result = run(seed)
-        if result.violation is not None:
-            pytest.fail(story(seed, result), pytrace=False)
-        counts += result.counts
-    return counts
-
-
-def _check(counts: Counter[str], seeds: int) -> None:
-    seldom = [name for name, least in OFTEN.items() if counts[name] < least * seeds]
-    assert not seldom, {name: counts[name] for name in seldom}
-
-
-def _none(struck: Counter[str]) -> list[str]:
-    return [step for step, count in struck.items() if not count]
-
-
-def story(seed: int, result: Result, parts: Parts | None = None) -> str:
-    """Of a seed that failed: the smallest run that fails in the same way."""
-    script, _ = shrink(result, parts)
-    told = run(script=script, parts=parts, tracing=True)
-    return "\n".join(
-        (
-            f"seed {seed}: {result.violation}",
-            f"the smallest story found ({len(script)} of {len(result.script)} choices):",
-            *told.trace,
-            f"to replay the seed: python -m tests.simulation --seed {seed} --trace",
-        )
-    )

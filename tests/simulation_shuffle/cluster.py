@@ -6,7 +6,7 @@ lost, the queues are begun anew, as docs/shuffle.md has it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ from tests.simulation_shuffle.slices import PlayedSlice
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.frontier import JournalFrontier
     from penstock.shuffle.queue.events import QueueState
     from penstock.shuffle.session.state import SessionEvent
     from tests.simulation.world import World
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 CRASHES_MAX: Final = 3
 _CRASHES: Final = Menu((8, None), *((1, 0.3 * number) for number in range(1, 9)))
 _FUSES: Final = evenly(1, 2, 3, 5, 8, 13, 21, 34)
+_CHANGED: Final = seldom(150)
+_SIZES: Final = evenly(1, 2, 3, 4)
 _EARLY: Final = seldom(250)
 _LONG_FUSES: Final = evenly(10, 20, 40, 80, 120, 160)
 _LOST: Final = Menu((5, "none"), (2, "one"), (1, "all"))
@@ -80,10 +83,8 @@ class Cluster:
         self.world = world
         self.setting = setting
         self.oracle = Oracle(setting.plan, setting.journals, setting.assignment)
-        self.disks = {
-            member: Disk(world, member, folder and folder / f"member-{member}")
-            for member in setting.members
-        }
+        self._folder = folder
+        self.disks = {member: self._disk(member) for member in setting.members}
         self.committed: list[Committed] = []
         self.epochs_begun = 0
         self.disks_were_lost = False
@@ -95,12 +96,13 @@ class Cluster:
 
     # Crashes
 
-    def plan_crashes(self) -> None:
+    def plan_crashes(self, length: float) -> None:
+        """In a run that is longer they are later."""
         choose = self.world.choices.choose
         for number in range(CRASHES_MAX):
             at = choose(f"crash {number}", _CRASHES)
             if at is not None:
-                self.world.post(at, self._light)
+                self.world.post(at * length, self._light)
 
     def _light(self) -> None:
         self._fuse = self.world.choices.choose("fuses", _FUSES)
@@ -132,20 +134,55 @@ class Cluster:
         self.world.post(choose("restarts", _RESTARTS), self._start_again)
 
     def _start_again(self) -> None:
+        if self.world.choices.choose("members change", _CHANGED):
+            self._change_members(self.world.choices.choose("new members", _SIZES))
         if self.world.choices.choose("early crash", _EARLY):
             self._fuse = self.world.choices.choose("long fuses", _LONG_FUSES)
         self.start()
+
+    def _change_members(self, count: int) -> None:
+        """From here on there are so many. What others had is theirs no more."""
+        members = range(1, count + 1)
+        self.world.counts["members changed"] += tuple(members) != self.setting.members
+        self.world.tell("world", f"from now on there are {count} members")
+        assignment = self.setting.assignment.reassign(members)
+        self.setting = replace(self.setting, assignment=assignment)
+        self.oracle.reassign(assignment)
+        for disk in self.disks.values():
+            if disk.member not in members:
+                disk.lose()
+        self.disks = {member: self.disks.get(member) or self._disk(member) for member in members}
+
+    def _disk(self, member: int) -> Disk:
+        return Disk(self.world, member, self._folder and self._folder / f"member-{member}")
 
     def calm(self) -> None:
         self._fuse = None
         self.world.choices.quiet = True
         self.world.tell("world", "nothing befalls anybody any more")
 
+    def drop_consumed(self) -> None:
+        """Retention: of the journals, what nobody has to read again is dropped."""
+        if not self.committed:
+            return
+        consumed = self.committed[-1].record.consumed.frontier
+        for journal in self.setting.journals.by_name.values():
+            ends = [
+                _read_again_from(consumed.journal(journal.name, binding.place))
+                for binding in self.setting.plan.bindings
+                if binding.collection == journal.collection
+            ]
+            kept_from = max(journal.first_kept, min(ends, default=0))
+            self.world.counts["rows dropped"] += kept_from - journal.first_kept
+            journal.first_kept = kept_from
+
     # Lives
 
     def start(self) -> None:
         newest = self.committed[-1] if self.committed else None
         try:
+            if newest is not None and newest.assignment != self.setting.assignment:
+                raise QueueLostError("the queues", 0, "there are other members than before")
             self._open(newest, queues_lost=False)
         except QueueLostError as error:
             self.world.tell("world", f"queues are built anew: {error}")
@@ -327,10 +364,20 @@ class Cluster:
         self.leader.consumed(epoch)
         committed = next(one for one in self.committed if one.number == epoch.number)
         for member, queue in self.queues.items():
+            if committed.generations.get(member) != self.disks[member].generation:
+                continue  # its queue is lost: where it ended means nothing in this one
             lsn = committed.queues[member].lsn
             self._lines[member].send(
                 lambda queue=queue, lsn=lsn: queue.consumed(epoch.frontier, lsn)  # type: ignore[misc]
             )
+
+
+def _read_again_from(known: JournalFrontier | None) -> int:
+    """Where a read begins that goes on from here, or the first span that is open there."""
+    if known is None or not known.producers:
+        return 0
+    spans = [entry.offset for entry in known.producers if entry.offset >= 0]
+    return min([max(abs(entry.offset) for entry in known.producers), *spans])
 
 
 def _saved_queue(state: QueueState) -> QueueState:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import LocalProtocolError
 from penstock.ids import Kind, clock_from_unix
 from penstock.journal.collection import Collection
 from penstock.journal.store import JournalBatch
@@ -21,6 +22,9 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("text", pa.string(), nullable=True),
 ]
 SCHEMA: Final = pa.schema(_FIELDS)
+_ADDED: Final = pa.field("twice", pa.int64(), nullable=True)
+"""A column that a collection gets later: twice the value, in rows that are written from then on."""
+WIDE_SCHEMA: Final = pa.schema([*_FIELDS, _ADDED])
 KEYS: Final = 12
 _BEGINNING: Final = clock_from_unix(1_000_000_000)
 
@@ -38,6 +42,7 @@ class Row:
     value: int = -1
     size_bytes: int = 0
     hints: tuple[str, ...] = ()
+    twice: int | None = None
 
     @property
     def key(self) -> int:
@@ -51,18 +56,22 @@ class Journal:
     rows: list[Row] = field(default_factory=list)
     head: int = 0
     """Rows below it can be read; the others are still on their way there."""
+    first_kept: int = 0
+    """Those before it are dropped."""
 
-    def batch(self, begin: int, end: int) -> JournalBatch:
+    def batch(self, begin: int, end: int, schema: pa.Schema = SCHEMA) -> JournalBatch:
+        if begin < self.first_kept:
+            raise LocalProtocolError(f"{self.name} begins at {self.first_kept}, not {begin}")
         rows = self.rows[begin:end]
         documents = [
-            (None, None, None)
+            (None, None, None, None)
             if row.kind is Kind.ACK
-            else (row.key, row.value, f"{row.value:0{row.size_bytes}}")
+            else (row.key, row.value, f"{row.value:0{row.size_bytes}}", row.twice)
             for row in rows
         ]
         arrays: list[pa.Array[Any]] = [
-            pa.array([document[place] for document in documents], SCHEMA.field(place).type)
-            for place in range(len(SCHEMA))
+            pa.array([document[place] for document in documents], schema.field(place).type)
+            for place in range(len(schema))
         ]
         return JournalBatch(
             self.name,
@@ -70,7 +79,7 @@ class Journal:
             np.array([row.producer for row in rows], np.int64),
             np.array([row.clock for row in rows], np.uint64),
             np.array([row.kind for row in rows], np.uint16),
-            pa.RecordBatch.from_arrays(arrays, schema=SCHEMA),
+            pa.RecordBatch.from_arrays(arrays, schema=schema),
             {place: row.hints for place, row in enumerate(rows) if row.hints},
         )
 
@@ -91,6 +100,16 @@ class Journals:
         self.collections = {name: Collection.define(name, SCHEMA, "k") for name in collections}
         self.by_name: dict[str, Journal] = {}
         self.transactions: list[Transaction] = []
+        self._wide: set[str] = set()
+
+    def widen(self, collection: str) -> None:
+        """The collection gets one more column. Older documents have it too, with nothing in it."""
+        self._wide.add(collection)
+
+    def batch(self, name: str, begin: int, end: int) -> JournalBatch:
+        journal = self.by_name[name]
+        is_wide = journal.collection in self._wide
+        return journal.batch(begin, end, WIDE_SCHEMA if is_wide else SCHEMA)
 
     def collection(self, name: str) -> Collection:
         return self.collections[name]
@@ -99,6 +118,10 @@ class Journals:
         journal = self.by_name.get(name)
         if journal is None:
             journal = self.by_name[name] = Journal(name, name.partition("/")[0])
+        if journal.collection in self._wide:
+            rows = [
+                row if row.kind is Kind.ACK else replace(row, twice=2 * row.value) for row in rows
+            ]
         journal.rows += rows
         return journal
 

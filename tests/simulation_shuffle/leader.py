@@ -12,6 +12,7 @@ from tests.simulation.world import Violation
 from tests.simulation_shuffle.oracle import commits_of
 
 if TYPE_CHECKING:
+    from penstock.routing import Assignment
     from penstock.shuffle.queue.events import QueueState
     from penstock.shuffle.slice.snapshots import SliceSnapshot
     from tests.simulation_shuffle.cluster import Cluster
@@ -33,6 +34,7 @@ class Committed:
     slices: dict[tuple[int, int], SliceSnapshot]
     generations: dict[int, int]
     """Of the queues."""
+    assignment: Assignment
 
 
 @dataclass(slots=True)
@@ -56,7 +58,8 @@ class Leader:
         """Those that the consumer may read. If queues are lost, the newest is not there any more.
         """
         self.is_recovering = resume.recovering
-        self._is_wanted = False
+        self._recovered_from = resume.record.consumed.frontier
+        self._is_wanted = resume.epoch is None and resume.newest.number > 0
         self._under_way: _UnderWay | None = None
 
     def start(self) -> None:
@@ -165,7 +168,14 @@ class Leader:
             record = replace(record, next_read=max(record.next_read, *numbers))
         generations = {member: disk.generation for member, disk in cluster.disks.items()}
         cluster.committed.append(
-            Committed(current.number, record, current.queues, current.slices, generations)
+            Committed(
+                current.number,
+                record,
+                current.queues,
+                current.slices,
+                generations,
+                cluster.setting.assignment,
+            )
         )
         self._world.counts["epochs committed"] += 1
         self._world.tell("leader", f"commits epoch {current.number}")
@@ -175,4 +185,13 @@ class Leader:
         cluster.step("committed")
         self.epochs.append(Epoch(current.number, current.record.frontier))
         if self.is_recovering:
+            cluster.oracle.check_recovered(
+                commits_of(self._recovered_from),
+                commits_of(current.record.frontier),
+                {
+                    (read.journal, read.binding): read.offset
+                    for snapshot in current.slices.values()
+                    for read in snapshot.reads
+                },
+            )
             self._process.after(0.01, cluster.restart, "restart")

@@ -83,6 +83,9 @@ class Oracle:
     def __init__(self, plan: Plan, journals: Journals, assignment: Assignment) -> None:
         self._plan = plan
         self._journals = journals
+        self.reassign(assignment)
+
+    def reassign(self, assignment: Assignment) -> None:
         vnodes = vnodes_of([pa.array(np.arange(KEYS), pa.int64())]).tolist()
         self._owners = [assignment.owner_of(vnode) for vnode in vnodes]
 
@@ -124,6 +127,22 @@ class Oracle:
                 if len(set(has.values())) > 1:
                     raise Violation(f"a transaction is torn: {transaction} is in {has}")
 
+    def check_recovered(
+        self, consumed: Commits, newest: Commits, reads: Mapping[tuple[str, int], int]
+    ) -> None:
+        """What was lost is between these two. `reads` has how far each journal was read for it."""
+        lost = {
+            source: clock
+            for source, clock in newest.items()
+            if clock > max(consumed.get(source, 0), CLOCK_FLOOR)
+        }
+        expected: dict[tuple[str, int], int] = {}
+        for (journal, binding, producer), clock in lost.items():
+            end = _end_of_commit(self._journals.by_name[journal], producer, clock)
+            expected[journal, binding] = max(end, expected.get((journal, binding), 0))
+        if reads != expected:
+            raise Violation(f"what was lost ends at {expected}, and read was up to {reads}")
+
     def check_delivered(
         self,
         start: Commits,
@@ -155,6 +174,17 @@ class Oracle:
                 if last.get(stream, -1) >= document.offset:
                     raise Violation(f"member {member} has {document} behind {last[stream]}")
                 last[stream] = document.offset
+
+
+def _end_of_commit(journal: Journal, producer: int, clock: int) -> int:
+    state = (CLOCK_FLOOR, 0)
+    for offset, row in enumerate(journal.rows):
+        if row.producer == producer:
+            _, *after = sequence(row.kind, row.clock, *state)
+            state = (after[0], after[1])
+            if state[0] >= clock:
+                return offset + 1
+    raise Violation(f"{journal.name} has no commit of {producer} from {clock} on")
 
 
 def _few(documents: Counter[Document]) -> list[Document]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
-from tests.simulation.choices import Choices
+from tests.simulation.choices import Choices, Menu
 from tests.simulation.world import Violation, World
 from tests.simulation_shuffle.cluster import Cluster, Crash, Parts
 from tests.simulation_shuffle.setting import Setting, choose_setting, small
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
     from tests.simulation.choices import Script
 
+_LENGTHS: Final = Menu((7, 1), (1, 3))
 WRITING_SECONDS: Final = 2.5
+"""Times the length of the run. In long ones there are crashes after much was consumed."""
+_COLUMNS: Final = Menu((3, None), (1, 0.7), (1, 1.6))
+_RETENTION: Final = Menu((1, False), (1, True))
+RETENTION_SECONDS: Final = 0.5
 QUIET_SECONDS_MAX: Final = 60.0
 """In which everything that was committed is delivered, once nothing befalls anybody."""
 
@@ -61,13 +66,21 @@ def run(
 
 def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> None:
     cluster = Cluster(world, setting, parts, folder)
-    cluster.plan_crashes()
+    length = world.choices.choose("length", _LENGTHS)
+    cluster.plan_crashes(length)
     writers = [
         Writer(world, setting.journals, f"w{number}", list(setting.places))
         for number in range(setting.writers)
     ]
+    for name in setting.journals.collections:
+        at = world.choices.choose(f"{name} gets a column", _COLUMNS)
+        if at is not None:
+            world.counts["columns added"] += 1
+            world.post(at, lambda name=name: setting.journals.widen(name))  # type: ignore[misc]
+    if world.choices.choose("retention", _RETENTION):
+        _retain(cluster)
     try:
-        advance(cluster, WRITING_SECONDS)
+        advance(cluster, WRITING_SECONDS * length)
         cluster.calm()
         for writer in writers:
             writer.calm()
@@ -75,6 +88,11 @@ def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> 
     finally:
         for disk in cluster.disks.values():
             disk.close()
+
+
+def _retain(cluster: Cluster) -> None:
+    cluster.drop_consumed()
+    cluster.world.post(RETENTION_SECONDS, lambda: _retain(cluster))
 
 
 def advance(cluster: Cluster, until: float) -> None:

@@ -12,6 +12,7 @@ from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.plan import Plan, make_plan
 from tests.simulation.choices import Menu, evenly
 from tests.simulation_shuffle.journals import Journals
+from tests.simulation_shuffle.network import FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,17 +31,18 @@ _JOURNALS: Final = evenly(1, 2, 3)
 _WRITERS: Final = evenly(1, 2, 3)
 _BUDGETS: Final = Menu((2, UNLIMITED), (1, 3000), (1, 1000))
 _ALIGNED: Final = evenly(5.0, 0.2, 0.0)
-SCARCE: Final = (3.0, 0.25)
-"""A row may be more than there is credit for. For stories: seeds do not choose it yet."""
-_CREDITS: Final = evenly((32.0, 12.0), (8.0, 6.0))
-"""KiB of a stream's window, and of it what is kept in reserve."""
+SCARCE: Final = 3 * 1024
+"""A row may be more than there is credit for."""
+_WINDOWS: Final = evenly(32 * 1024, 8 * 1024, SCARCE)
 _REAL: Final = Menu((5, False), (1, True))
 
-SMALL: Final = {
+SMALL: Final[dict[str, object]] = {
     "penstock.shuffle.slice.state.FETCH_BYTES": 2048,
     "penstock.shuffle.slice.state.ROUND_ROWS_MAX": 12,
     "penstock.shuffle.queue.machine.BLOCK_ROWS_MAX": 6,
     "penstock.shuffle.queue.machine.BLOCK_BYTES_MAX": 4096,
+    "penstock.shuffle.slice.parcelling.frame_bytes": lambda _: FRAME_BYTES,
+    "penstock.shuffle.slice.state.frame_bytes": lambda _: FRAME_BYTES,
     "penstock.transport.credit.WINDOW_BYTES_MIN": 1024,
 }
 """Limits that a run of a few hundred documents would never come to."""
@@ -60,7 +62,6 @@ class Setting:
     is_real: bool
     """With real logs beside the models."""
     window_bytes: int
-    reserve_bytes: int
     read_ahead_bytes: int = 16 * 1024
 
     @property
@@ -87,7 +88,7 @@ def choose_setting(choices: Choices) -> Setting:
         budget_bytes=choices.choose("budget", _BUDGETS),
         aligned_seconds_max=choices.choose("aligned", _ALIGNED),
         is_real=choices.choose("real", _REAL),
-        credit=choices.choose("credit", _CREDITS),
+        window_bytes=choices.choose("window", _WINDOWS),
     )
 
 
@@ -99,7 +100,7 @@ def make_setting(
     budget_bytes: int = UNLIMITED,
     aligned_seconds_max: float = 5.0,
     is_real: bool = False,
-    credit: tuple[float, float] = (32, 12),
+    window_bytes: int = 32 * 1024,
 ) -> Setting:
     collections = sorted({binding.collection for binding in bindings})
     # One more, that nobody reads.
@@ -120,8 +121,7 @@ def make_setting(
         budget_bytes,
         aligned_seconds_max,
         is_real,
-        int(credit[0] * 1024),
-        int(credit[1] * 1024),
+        window_bytes,
     )
 
 
@@ -129,8 +129,6 @@ def make_setting(
 def small(setting: Setting) -> Iterator[None]:
     """Makes the limits small."""
     with contextlib.ExitStack() as stack:
-        reserve = "penstock.shuffle.slice.state.CREDIT_RESERVE_BYTES"
-        stack.enter_context(patch(reserve, setting.reserve_bytes))
         if setting.is_real:  # what a crash leaves of a file is played, too
             stack.enter_context(patch("os.fsync"))
             stack.enter_context(patch("os.fdatasync"))

@@ -26,6 +26,7 @@ from penstock.shuffle.slice.events import (
     Sleep,
 )
 from tests.simulation.choices import Menu, evenly
+from tests.simulation.world import Violation
 from tests.simulation_shuffle.journals import clock_at
 from tests.simulation_shuffle.network import Flushing, Stream, data_of
 
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 LISTING_SECONDS: Final = 0.15
 LOOK_SECONDS: Final = 0.05
 TURN_SECONDS: Final = 0.006
-_DELAYS: Final = Menu((10, 0.005), (3, 0.05), (1, 0.4))
+_DELAYS: Final = Menu((100, 0.005), (30, 0.05), (10, 0.4), (1, 2.5))
+"""The longest is a journal that is not there for a while."""
 _ROWS: Final = evenly(20, 1, 3, 7)
 _BATCHES: Final = evenly(1, 2, 3)
 
@@ -125,10 +127,17 @@ class PlayedSlice:
         now = clock_at(self._process.world.now)
         effects = self.state.round(now, credit)
         self._obey(effects)
+        self._check_sent(effects)
         if any(isinstance(effect, SendParcel | SendRollbacks) for effect in effects):
             self.wake()
         elif self.state.is_due(now):  # there was no credit, or nothing new in what was drained
             self._process.after(WAKE_SECONDS, self.wake, "wakes")
+
+    def _check_sent(self, effects: list[SliceEffect]) -> None:
+        """All of a round goes at once, but for one row that is more than there is credit for."""
+        rows = sum(effect.batch.num_rows for effect in effects if isinstance(effect, SendParcel))
+        if rows > 1 and any(stream.unsent for stream in self.streams.values()):
+            raise Violation(f"{self.name} made a round of {rows} rows, and has no credit for it")
 
     def _obey(self, effects: list[SliceEffect]) -> None:
         for effect in effects:
@@ -191,8 +200,8 @@ class PlayedSlice:
             self._process.after(LISTING_SECONDS, lambda: self._list(is_first=False), "lists")
 
     def _probe(self, wish: Probe) -> None:
-        head = self._setting.journals.by_name[wish.journal].head
-        self.post(Probed(wish.read, 0, head))
+        journal = self._setting.journals.by_name[wish.journal]
+        self.post(Probed(wish.read, journal.first_kept, journal.head))
 
     def _fetch(self, wish: Fetch) -> None:
         head = self._setting.journals.by_name[wish.journal].head
@@ -202,17 +211,17 @@ class PlayedSlice:
         self.post(Fetched(wish.read, self._batches(wish.journal, wish.offset, head), head))
 
     def _replay(self, wish: Replay) -> None:
-        batches = self._batches(wish.journal, wish.begin, wish.end)
+        first_kept = self._setting.journals.by_name[wish.journal].first_kept
+        batches = self._batches(wish.journal, max(wish.begin, first_kept), wish.end)
         last = batches[-1]
         self.post(ReplayFetched(wish.read, batches, last.first_offset + last.rows))
 
     def _batches(self, name: str, begin: int, end: int) -> tuple[JournalBatch, ...]:
-        journal = self._setting.journals.by_name[name]
         found = []
         for _ in range(self._choose("batches", _BATCHES)):
             if begin < end:
                 until = min(end, begin + self._choose("rows", _ROWS))
-                found.append(journal.batch(begin, until))
+                found.append(self._setting.journals.batch(name, begin, until))
                 begin = until
         return tuple(found)
 

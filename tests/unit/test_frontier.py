@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from penstock.errors import LocalProtocolError, PenstockError
 from penstock.frontier import (
-    Completed,
     DifferentProducersError,
     Frontier,
     FrontierColumnError,
@@ -25,15 +24,10 @@ from penstock.frontier import (
     ProducerFrontier,
     ProducerOrderError,
     ProducerRepeatedError,
-    Unaccounted,
-    UnaccountedKind,
-    UnknownBindingError,
     clear_discharged_hints,
     describe_unresolved,
-    first_unaccounted,
     project_commits_to_hints,
     project_unresolved_hints,
-    prune_hints,
     reduce,
     reduce_all,
     reduce_entries,
@@ -52,7 +46,6 @@ if TYPE_CHECKING:
 DAY = clock_duration(86_400)
 LOW, MIDDLE, HIGH = (Producer(bytes([first, 0, 0, 0, 0, 7])) for first in (0x01, 0x7F, 0x81))
 BINDINGS = 3
-COHORTS = (0, 0, 1)
 
 Entry: TypeAlias = tuple[int, int, int]
 """Last commit, hinted commit, offset."""
@@ -537,174 +530,6 @@ def test_many_unresolved_hints_are_elided(count: int, lines: int) -> None:
         )
     if count > 20:
         assert shown[-1] == f"... and {count - 20} more"
-
-
-# --- the ledger ---
-
-
-class ScalarCompleted:
-    def __init__(self) -> None:
-        self.producers: dict[tuple[int, Producer], int] = {}
-        self.latest: dict[int, int] = {}
-        self.floors: dict[int, int] = {}
-
-    def update(self, frontier: Frontier) -> None:
-        for (_, binding), row in modelled(frontier).items():
-            for producer, (last, _, _) in row.items():
-                known = COHORTS[binding], producer
-                self.producers[known] = max(self.producers.get(known, 0), last)
-                self.latest[binding] = max(self.latest.get(binding, 0), last)
-
-    def clock(self, binding: int, producer: Producer) -> int:
-        return self.producers.get((COHORTS[binding], producer), 0)
-
-    def horizon_stale(self, binding: int, clock: int) -> bool:
-        return max(self.latest.get(binding, 0) - clock, 0) >= DAY
-
-    def gap_stale(self, binding: int, clock: int) -> bool:
-        return clock < self.floors.get(binding, 0)
-
-
-ledgers = st.tuples(st.lists(frontiers, max_size=3), binding_clocks, binding_clocks)
-Ledger: TypeAlias = tuple[list[Frontier], dict[int, int], dict[int, int]]
-
-
-def completed_of(ledger: Ledger) -> tuple[Completed, ScalarCompleted]:
-    promoted, floors, more_floors = ledger
-    completed, scalar = Completed(COHORTS), ScalarCompleted()
-    for frontier in promoted:
-        completed.update(frontier)
-        scalar.update(frontier)
-    completed.raise_gap_floors(floors)
-    completed.raise_gap_floors(more_floors)
-    scalar.floors = greatest(floors, more_floors)
-    return completed, scalar
-
-
-@given(ledgers, binding_numbers, st.sampled_from([LOW, MIDDLE, HIGH]), clocks)
-def test_the_ledger_is_the_model(
-    ledger: Ledger, binding: int, producer: Producer, clock: int
-) -> None:
-    completed, scalar = completed_of(ledger)
-    assert completed.clock(binding, producer) == scalar.clock(binding, producer)
-    assert completed.horizon_stale(binding, clock) == scalar.horizon_stale(binding, clock)
-    assert completed.gap_stale(binding, clock) == scalar.gap_stale(binding, clock)
-
-
-@given(ledgers, frontiers)
-def test_prune_is_the_model(ledger: Ledger, frontier: Frontier) -> None:
-    completed, scalar = completed_of(ledger)
-    counts = {"by_clock": 0, "by_horizon": 0, "by_gap": 0}
-    expected: Model = {}
-    for (name, binding), row in modelled(frontier).items():
-        for producer, (last, hint, offset) in row.items():
-            reason = None
-            if hint > last:
-                if hint <= scalar.clock(binding, producer):
-                    reason = "by_clock"
-                elif scalar.horizon_stale(binding, hint):
-                    reason = "by_horizon"
-                elif scalar.gap_stale(binding, hint):
-                    reason = "by_gap"
-            if reason is not None:
-                counts[reason] += 1
-                if last == 0:
-                    continue
-            kept = (last, hint if reason is None else 0, offset)
-            expected.setdefault((name, binding), {})[producer] = kept
-    pruned = prune_hints(frontier, completed)
-    if any(counts.values()):
-        assert modelled(pruned.frontier) == expected
-    else:
-        assert pruned.frontier == frontier
-    assert (pruned.by_clock, pruned.by_horizon, pruned.by_gap) == tuple(counts.values())
-    assert pruned.frontier.unresolved_hints == frontier.unresolved_hints - pruned.count
-    assert pruned.frontier.unresolved_hints == recounted(pruned.frontier)
-
-
-@given(ledgers, pairs)
-def test_first_unaccounted_is_the_model(ledger: Ledger, pair: tuple[Frontier, Frontier]) -> None:
-    base, delta = pair
-    completed, scalar = completed_of(ledger)
-
-    def walk() -> Unaccounted | None:
-        for journal in delta.journals():
-            name, binding = journal.journal, journal.binding
-            for entry in journal.producers:
-                known = base.entry(name, binding, entry.producer)
-                ceiling = scalar.clock(binding, entry.producer)
-                if known is not None:
-                    ceiling = max(ceiling, known.last_commit, known.hinted_commit)
-                where = name, binding, entry.producer
-                commit, hint = entry.last_commit, entry.hinted_commit
-                if commit > ceiling and not scalar.horizon_stale(binding, commit):
-                    return Unaccounted(UnaccountedKind.COMMIT, *where, commit, ceiling)
-                if (
-                    hint > ceiling
-                    and not scalar.horizon_stale(binding, hint)
-                    and not scalar.gap_stale(binding, hint)
-                ):
-                    return Unaccounted(UnaccountedKind.HINT, *where, hint, ceiling)
-        return None
-
-    assert first_unaccounted(base, delta, completed) == walk()
-
-
-def test_an_empty_delta_is_accounted_for() -> None:
-    base = built({("a", 0): {LOW: (1, 2, 3)}})
-    assert first_unaccounted(base, Frontier.of(), Completed(COHORTS)) is None
-
-
-def test_a_day_behind_is_stale_and_a_moment_less_is_not() -> None:
-    completed = Completed(COHORTS)
-    completed.update(built({("a", 0): {LOW: (3 * DAY, 0, -9)}}))
-    assert completed.horizon_stale(0, 2 * DAY)
-    assert not completed.horizon_stale(0, 2 * DAY + 1)
-    assert not completed.horizon_stale(0, 9 * DAY)
-    assert not completed.horizon_stale(1, 0)  # of the same cohort, but another binding
-
-
-def test_a_clock_at_the_gap_floor_is_not_stale() -> None:
-    completed = Completed(COHORTS)
-    completed.raise_gap_floors({0: 10})
-    completed.raise_gap_floors({0: 5})
-    assert completed.gap_stale(0, 9)
-    assert not completed.gap_stale(0, 10)
-    assert not completed.gap_stale(1, 0)
-
-
-def test_a_cohort_shares_its_producers_and_no_other_does() -> None:
-    completed = Completed(COHORTS)
-    completed.update(built({("a", 0): {LOW: (7, 0, -9)}}))
-    assert [completed.clock(binding, LOW) for binding in range(BINDINGS)] == [7, 7, 0]
-    hints = built({("b", binding): {LOW: (0, 7, 0)} for binding in range(BINDINGS)})
-    pruned = prune_hints(hints, completed)
-    assert (pruned.by_clock, pruned.by_horizon, pruned.by_gap) == (2, 0, 0)
-    assert list(modelled(pruned.frontier)) == [("b", 2)]
-
-
-def test_a_hint_counts_for_the_first_reason_it_has() -> None:
-    completed = Completed(COHORTS)
-    completed.update(built({("a", 0): {LOW: (3 * DAY, 0, -9), HIGH: (5, 0, -4)}}))
-    completed.raise_gap_floors({0: 3 * DAY})
-    hints = built({("b", 0): {LOW: (1, 5, 0), MIDDLE: (1, 5, 0), HIGH: (1, 2 * DAY + 1, 0)}})
-    pruned = prune_hints(hints, completed)
-    assert (pruned.by_clock, pruned.by_horizon, pruned.by_gap) == (1, 1, 1)
-
-
-def test_a_binding_that_the_ledger_does_not_know_is_refused() -> None:
-    completed, strange = Completed(COHORTS), built({("a", 3): {LOW: (1, 2, 3)}})
-    for use in (
-        lambda: completed.update(strange),
-        lambda: prune_hints(strange, completed),
-        lambda: first_unaccounted(Frontier.of(), strange, completed),
-        lambda: completed.gap_stale(3, 1),
-        lambda: completed.raise_gap_floors({3: 1}),
-    ):
-        with pytest.raises(UnknownBindingError, match="binding 3 is unknown"):
-            use()
-    with pytest.raises(LocalProtocolError, match="cohorts"):
-        Completed([2**16])
 
 
 # --- resuming ---

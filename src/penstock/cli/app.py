@@ -14,6 +14,7 @@ from penstock.cli.commands.demo import demo
 from penstock.cli.commands.journals import journals
 from penstock.cli.commands.read import read
 from penstock.cli.commands.recover import recover
+from penstock.cli.commands.run import run
 from penstock.cli.commands.shuffle import shuffle
 from penstock.errors import PenstockError
 
@@ -78,5 +79,5 @@ def app(ctx: click.Context, debug: bool) -> None:
         ctx.meta["penstock.debug"] = True
 
 
-for command in (demo, journals, append, read, shuffle, recover):
+for command in (demo, run, journals, append, read, shuffle, recover):
     app.add_command(command)

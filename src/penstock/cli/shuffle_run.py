@@ -13,13 +13,14 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from penstock.disk import make_folder, sync_folder, write_new_file
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.frontier import Frontier
 from penstock.shuffle.parcels import PARCEL_FIELDS
 from penstock.shuffle.resume import Epoch, find_resume, load_record
 from penstock.shuffle.session.actor import MemberLostError
+from penstock.shuffle.upkeep import DeadProducers, Restarts
 from penstock.storage import Storage
-from penstock.storage.durable import make_folder, sync_folder, write_new_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,12 +34,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 0.2
 SETTLED_SECONDS: Final = 0.6
 """Members tell how far they are four times a second. Twice in a row is no accident."""
-RECOVER_SECONDS: Final = 2.0
-"""How often dead producers are looked for, so that what they decided is read."""
 LAST_EPOCH_SECONDS_MAX: Final = 15.0
-RESTARTS_MAX: Final = 5
-"""In a row, without an epoch between them. What fails that often will not mend itself."""
-PAUSE_SECONDS_MIN: Final = 0.25
 POSITION_NAME: Final = "consumer.json"
 _FORMAT: Final = 1
 
@@ -159,13 +155,12 @@ class Run:
         self.is_caught_up = False
         self.stopping = threading.Event()
         self._shuffle = shuffle
-        self._store = store
+        self._restarts = Restarts()
+        self._dead_producers = DeadProducers(store)
         self._watcher = watcher
         self._follow = follow
         self._delivered = delivered
-        self._restarts_in_a_row = 0
         self._settled_since: float | None = None
-        self._recovered_at = float("-inf")
 
     def run(self) -> None:
         """Until everything is read, or `stopping` is set. Closes the shuffle."""
@@ -190,7 +185,7 @@ class Run:
 
     def _step(self) -> bool:
         """Goes on for a moment. Whether that was the last."""
-        self._recover_producers()
+        self._dead_producers.look()
         session = self._shuffle.session
         epoch = session.wait_epoch(self.position.last.number, LOOK_SECONDS)
         self.statuses = dict(session.statuses)
@@ -230,7 +225,7 @@ class Run:
         position.save()
         self.epochs += 1
         self.newest_seconds = time.time()
-        self._restarts_in_a_row = 0
+        self._restarts.epoch_came()
         self._shuffle.session.consumed(epoch.number)
 
     def _stop_in_order(self) -> None:
@@ -253,17 +248,7 @@ class Run:
         if self.stopping.is_set():
             self._watcher.say(f"stopped without a last epoch: {error}")
             return
-        if self._restarts_in_a_row == RESTARTS_MAX:
-            raise MemberLostError(
-                f"given up after {RESTARTS_MAX} restarts without an epoch between them: {error}"
-            ) from error
-        pause = PAUSE_SECONDS_MIN * 2**self._restarts_in_a_row
+        pause = self._restarts.after(error)
         self.restarts += 1
-        self._restarts_in_a_row += 1
         self._watcher.say(f"{error}; all begin anew after epoch {self.position.last.number}")
         self.stopping.wait(pause)
-
-    def _recover_producers(self) -> None:
-        if time.monotonic() - self._recovered_at >= RECOVER_SECONDS:
-            self._recovered_at = time.monotonic()
-            self._store.recover_if_possible()

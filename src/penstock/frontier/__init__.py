@@ -6,15 +6,6 @@ from penstock.frontier.chunks import (
     decode_chunks,
     encode_chunks,
 )
-from penstock.frontier.completed import (
-    Completed,
-    PrunedHints,
-    Unaccounted,
-    UnaccountedKind,
-    UnknownBindingError,
-    first_unaccounted,
-    prune_hints,
-)
 from penstock.frontier.hints import (
     ResolvedHints,
     clear_discharged_hints,
@@ -53,12 +44,6 @@ __all__ = [
     "without_byte_deltas",
     "clear_discharged_hints",
     "describe_unresolved",
-    "Completed",
-    "PrunedHints",
-    "prune_hints",
-    "Unaccounted",
-    "UnaccountedKind",
-    "first_unaccounted",
     "ResumePoint",
     "resolve_checkpoint",
     "to_json",
@@ -74,7 +59,6 @@ __all__ = [
     "ProducerOrderError",
     "ProducerRepeatedError",
     "DifferentProducersError",
-    "UnknownBindingError",
     "CorruptFrontierError",
     "FrontierTextError",
 ]

@@ -30,11 +30,17 @@ META_FIELD: Final = pa.field(
             ("clock_raw", pa.int64()),
             ("binding", pa.int32()),
             ("commit_clock_raw", pa.int64()),
+            ("member", pa.int32()),
+            ("vnode", pa.int32()),
+            ("epoch", pa.int64()),
+            ("watermark", pa.timestamp("us", tz="UTC")),
         ]
     ),
 )
-"""Of each document: its place, its identity, the binding that asked for it, and the clock of the
-commit that made it visible. `clock` is `clock_raw` in microseconds of UTC."""
+"""Of each document: its place, its identity, and the binding that asked for it. `clock` is
+`clock_raw` in microseconds of UTC. A batch read knows the clock of the commit that made a document
+visible; a shuffled read the member and vnode of its key, the epoch that delivered it, and the
+watermark of that epoch. What a read does not know is null."""
 
 RAW_FIELDS: Final = (
     pa.field("_journal", pa.string()),
@@ -59,20 +65,34 @@ def document_batch(found: Documents, schema: pa.Schema, binding: int = 0) -> pa.
     meta: Columns = {
         "journal": lambda: pa.repeat(found.journal, count),
         "offset": lambda: pa.array(found.offsets),
-        "producer": lambda: _producer_names(found.producers),
-        "clock": lambda: _moments(found.clocks),
+        "producer": lambda: producer_names(found.producers),
+        "clock": lambda: moments(found.clocks),
         "clock_raw": lambda: pa.array(found.clocks),
         "binding": lambda: pa.repeat(pa.scalar(binding, pa.int32()), count),
         "commit_clock_raw": lambda: pa.array(found.commit_clocks),
     }
+    return with_meta(found.documents, schema, meta)
+
+
+def with_meta(documents: pa.RecordBatch, schema: pa.Schema, meta: Columns) -> pa.RecordBatch:
+    """The columns of `schema`: documents' own, null where they have none of that name, and of
+    `_meta` what is asked for, null where it is not known."""
+    count = documents.num_rows
     columns: list[pa.Array[Any]] = []
     for field in schema:
         if field.name == META:
             kind = cast("pa.StructType", field.type)
-            members = [_as_type(meta[member.name](), member.type) for member in kind]
+            members = [
+                _as_type(meta[member.name](), member.type)
+                if member.name in meta
+                else pa.nulls(count, member.type)
+                for member in kind
+            ]
             columns.append(pa.StructArray.from_arrays(members, fields=list(kind)))
+        elif (place := documents.schema.get_field_index(field.name)) >= 0:
+            columns.append(_as_type(documents.column(place), field.type))
         else:
-            columns.append(_as_type(found.documents.column(field.name), field.type))
+            columns.append(pa.nulls(count, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -81,7 +101,7 @@ def raw_batch(found: JournalBatch, schema: pa.Schema) -> pa.RecordBatch:
     beside: Columns = {
         "_journal": lambda: pa.repeat(found.journal, found.rows),
         "_offset": lambda: pa.array(found.offsets),
-        "_producer": lambda: _producer_names(found.producers),
+        "_producer": lambda: producer_names(found.producers),
         "_clock": lambda: pa.array(found.clocks),
         "_flags": lambda: pa.array(found.flags),
         "_kind": lambda: pa.array(_KIND_NAMES[found.flags & 3]),
@@ -101,7 +121,7 @@ def _as_type(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
     return array if array.type.equals(kind) else array.cast(kind)
 
 
-def _producer_names(producers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
+def producer_names(producers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
     """Twelve hexadecimal digits each. Producers are few, rows are many."""
     distinct, places = np.unique(producers, return_inverse=True)
     names = pa.array(
@@ -110,7 +130,7 @@ def _producer_names(producers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[
     return names.take(places)
 
 
-def _moments(clocks: np.ndarray[Any, np.dtype[np.uint64]]) -> pa.Array[Any]:
+def moments(clocks: np.ndarray[Any, np.dtype[np.uint64]]) -> pa.Array[Any]:
     """Microseconds of UTC; clocks before 1970 are 1970, as in `clock_to_datetime`."""
     units = (clocks >> np.uint64(4)).astype(np.int64) - UNIX_EPOCH_UNITS
     micros: pa.Array[Any] = pa.array(np.maximum(units, 0) // 10)

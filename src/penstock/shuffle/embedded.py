@@ -65,7 +65,7 @@ class EmbeddedShuffle(Shuffle):
                     Security(member, token, None),
                     slots.view(member),
                     place=self._place,
-                    folder=self._queue_folder(member),
+                    folder=self.queue_folder(member),
                 )
             )
         for each in self._members:

@@ -23,7 +23,7 @@ from penstock.errors import ConfigurationError
 from penstock.shuffle.feed import Binding, BindingError, Feed
 
 _FEED_SETTINGS: Final = ("name", "binding")
-_BINDING_SETTINGS: Final = (
+BINDING_SETTINGS: Final = (
     "collection",
     "key",
     "partitions",
@@ -72,11 +72,12 @@ def _feed(tables: dict[str, Any], name: str) -> Feed:
     bindings = tables.get("binding", [])
     if not isinstance(bindings, list) or not all(isinstance(each, dict) for each in bindings):
         raise BindingError(None, "binding", "each binding is a table of its own: [[binding]]")
-    return Feed(found, tuple(_binding(place, table) for place, table in enumerate(bindings)))
+    return Feed(found, tuple(parse_binding(place, table) for place, table in enumerate(bindings)))
 
 
-def _binding(place: int, table: dict[str, Any]) -> Binding:
-    _check_settings(table, place, _BINDING_SETTINGS)
+def parse_binding(place: int, table: dict[str, Any]) -> Binding:
+    """From settings as a feed file has them."""
+    _check_settings(table, place, BINDING_SETTINGS)
     if "collection" not in table:
         raise BindingError(place, "collection", "it is missing; name the collection to read")
     return Binding(

@@ -36,7 +36,7 @@ from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
 from penstock.transport import Origin, Receiver, Sender, VnodeData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from penstock.checkpoint import Barrier
@@ -92,8 +92,10 @@ class Member:
         *,
         place: Storage,
         folder: Path,
+        host: str = "127.0.0.1",
     ) -> None:
-        """`place` has the cluster's decisions and snapshots, `folder` this member's queue."""
+        """`place` has the cluster's decisions and snapshots, `folder` this member's queue. Others
+        reach it by `host`."""
         self.member: Final = security.member
         self.ended = threading.Event()
         self.failure: BaseException | None = None
@@ -119,12 +121,20 @@ class Member:
             security,
             keyvalue,
             carrier=settings.carrier,
+            host=host,
             inbound_bytes_max=STREAM_BYTES * (len(streams) + 1),
             streams_max=len(streams) + 1,
             held="parcels/",
         )
         self._senders = [
-            Sender(security, keyvalue, lane=lane, on_room=self._waker(lane)) for lane in lanes
+            Sender(
+                security,
+                keyvalue,
+                lane=lane,
+                near=self._receiver.near,
+                on_room=self._waker(lane),
+            )
+            for lane in lanes
         ]
         self._queue = QueueActor(
             QueueMachine(
@@ -258,20 +268,23 @@ class Member:
         while not self._closing.wait(STATUS_SECONDS) and not self.ended.is_set():
             try:
                 self._epochs.check()
-                self._tell(0, control.MemberStatus(self.member, dict(self._figures())))
+                for each in self._slices:
+                    # Behind the progress that the lane has told: what is settled is known there.
+                    figures = {f"{name}.{each.lane}": at for name, at in each.figures().items()}
+                    status = control.MemberStatus(self.member, figures | self._queue_figures())
+                    self._tell(each.lane, status)
             except BaseException as error:  # noqa: BLE001 - whatever it is, it cannot go on
                 self._fail(error)
 
-    def _figures(self) -> Iterator[tuple[str, float]]:
+    def _queue_figures(self) -> dict[str, float]:
         queue = self._queue.figures()
-        yield "rows", queue.rows
-        yield "blocks", queue.blocks
-        yield "size_bytes", queue.size_bytes
-        yield "waiting_rows", queue.waiting_rows
-        yield "overdrawn", queue.is_overdrawn
-        for each in self._slices:
-            for name, value in each.figures().items():
-                yield f"{name}.{each.lane}", value
+        return {
+            "rows": queue.rows,
+            "blocks": queue.blocks,
+            "size_bytes": queue.size_bytes,
+            "waiting_rows": queue.waiting_rows,
+            "overdrawn": queue.is_overdrawn,
+        }
 
     # Epochs
 

@@ -1,10 +1,10 @@
-"""A member of a shuffle in a process of its own.
+"""A member of a shuffle in a process of its own, or in one that Spark runs a task in.
 
     made ──(start)──> started ──(stop, or the Session lets go)──> stopped ──(close)──> over
 
-What stands in brackets is ordered by the process that has the Session, through a pipe. When that
-process is gone, however it ended, the pipe is closed, and this one ends on the spot: what it held
-is in the last epoch.
+What stands in brackets is ordered by the process that has the Session, through a pipe, or to
+another machine through a connection that takes its place. When that process is gone, however it
+ended, the pipe is closed, and this one ends on the spot: what it held is in the last epoch.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ import logging
 import os
 import pickle
 import queue
+import sys
 import threading
 from dataclasses import dataclass, field
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
 
 from penstock.cluster.gossip import GossipKeyValue
 from penstock.errors import PenstockError
 from penstock.journal import open_store
 from penstock.shuffle import control
 from penstock.shuffle.member import Member
+from penstock.shuffle.running import lock_folder
 from penstock.storage import Storage
 from penstock.transport.discovery import ADDRESS_KEY
 
@@ -39,6 +44,9 @@ if TYPE_CHECKING:
 
 MEET_SECONDS_MAX: Final = 100.0
 """Until members know of each other: a moment, once the slowest of the processes is there."""
+QUEUE_LOCK_SECONDS_MAX: Final = 60.0
+"""Spark takes two or three to end a task that it was told to; a machine may be busy."""
+_POOL: Final = "jemalloc"
 _ORPHANED: Final = 3
 """The exit code of a member whose Session's process is gone."""
 
@@ -67,6 +75,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """Through the pipe: where readers on other machines find the member's queue."""
+
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """Through the pipe: a warning or worse, for the log of the Session's process."""
 
@@ -92,7 +107,8 @@ def _held_too(duplicate: Any) -> HeldLock:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a member process needs. It has secrets, and comes through the pipe of the spawning."""
+    """What a member process needs. It has secrets, and comes through the pipe of the spawning, or
+    through a connection that is proven on both ends."""
 
     setup: Setup
     security: Security
@@ -101,7 +117,21 @@ class Given:
     seed: str
     place: str
     folder: str
-    lock: HeldLock
+    host: str
+    """By which others reach this machine."""
+    lock: HeldLock | None = None
+    """None: the Session is on another machine. Then the member locks the folder of its queue."""
+    read_token: str | None = field(default=None, repr=False)
+    """Whoever shows it may read the queue from another machine. None: nobody may."""
+
+
+class Pipe(Protocol):
+    """What orders and steps go through."""
+
+    def send(self, obj: Any, /) -> None: ...
+
+    def recv(self) -> Any:
+        """EOFError or OSError if the other end is gone."""
 
 
 class MeetingError(PenstockError):
@@ -109,24 +139,67 @@ class MeetingError(PenstockError):
     machine lets its own processes speak over 127.0.0.1."""
 
 
-def run_member(given: Given, pipe: Connection) -> None:
+def run_process(given: Given, pipe: Connection) -> None:
     """All of it, in the new process."""
+    _leave_out_pandas()
+    _choose_memory_pool()
+    run_member(given, pipe)
+
+
+def run_member(given: Given, pipe: Pipe) -> None:
+    """In a process that may live on: afterwards it is as it was."""
     ends = _Ends(pipe)
     logger = logging.getLogger("penstock")
-    logger.addHandler(_Told(ends))
+    told, propagate = _Told(ends), logger.propagate
+    logger.addHandler(told)
     logger.propagate = False
     try:
         _run(given, ends)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the Session is told
-        ends.tell(Failed(_shippable(error)))
+        ends.tell(Failed(shippable(error)))
         ends.wait_for(Order.CLOSE)
+    finally:
+        ends.finish()
+        logger.removeHandler(told)
+        logger.propagate = propagate
+
+
+def _leave_out_pandas() -> None:
+    """pyarrow imports pandas, where it is installed, with the first column that it makes: a second
+    or two of a processor, and no member has a use for it."""
+    if "pandas" in sys.modules:
+        return  # the program that runs the shuffle has imported it
+    finder: Any = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    pa.array(np.empty(0)).to_numpy()  # either looks once, and remembers
+    sys.meta_path.remove(finder)
+
+
+class _NoPandas:
+    """Among the finders of modules: says that there is no such thing."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        del path, target
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+
+
+def _choose_memory_pool() -> None:
+    """Arrow's usual pool gives memory back to the system at once, which then has to clear it for
+    the next batch: half of a member's system time. This one keeps it for a second."""
+    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ and _POOL in pa.supported_memory_backends():
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 def _run(given: Given, ends: _Ends) -> None:
     with contextlib.ExitStack() as stack:
+        if given.lock is None:
+            # A member of an older session may have a moment to live.
+            lock = lock_folder(Path(given.folder), QUEUE_LOCK_SECONDS_MAX)
+            stack.callback(os.close, lock)
         store = stack.enter_context(open_store(given.store_url, create=False))
         keyvalue = stack.enter_context(
-            GossipKeyValue(given.security.member, given.gossip_key, [given.seed])
+            GossipKeyValue(given.security.member, given.gossip_key, [given.seed], host=given.host)
         )
         member = Member(
             given.setup,
@@ -135,8 +208,15 @@ def _run(given: Given, ends: _Ends) -> None:
             keyvalue,
             place=Storage.open(given.place),
             folder=Path(given.folder),
+            host=given.host,
         )
         stack.callback(member.close)
+        if given.read_token is not None:
+            from penstock.shuffle.serving import QueueServer  # noqa: PLC0415 - only where needed
+
+            server = QueueServer(Path(given.folder), given.security, given.host, given.read_token)
+            stack.callback(server.close)
+            ends.tell(Serving(server.location))
         wait_for_addresses(keyvalue, (control.SESSION, *given.setup.assignment.members))
         ends.tell(Step.MADE)
         ends.wait_for(Order.START)
@@ -167,20 +247,25 @@ def wait_for_addresses(keyvalue: KeyValue, members: Iterable[int]) -> None:
 class _Ends:
     """This process's end of the pipe."""
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
+        self._is_finished = False
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._stop: Callable[[], None] = lambda: None
         threading.Thread(target=self._listen, name="penstock orders", daemon=True).start()
 
-    def tell(self, message: Step | Failed | Logged) -> None:
+    def tell(self, message: Step | Failed | Logged | Serving) -> None:
         with self._lock, contextlib.suppress(OSError):  # if it is closed, the listener ends us
             self._pipe.send(message)
 
     def wait_for(self, order: Order) -> None:
         while self._orders.get() is not order:
             pass
+
+    def finish(self) -> None:
+        """Whatever becomes of the pipe now, this process goes on."""
+        self._is_finished = True
 
     def on_stop(self, stop: Callable[[], None]) -> None:
         self._stop = stop
@@ -190,6 +275,8 @@ class _Ends:
             try:
                 order = self._pipe.recv()
             except (EOFError, OSError):
+                if self._is_finished:
+                    return
                 os._exit(_ORPHANED)
             self._orders.put(order)
             if order is Order.STOP:
@@ -207,7 +294,7 @@ class _Told(logging.Handler):
         self._ends.tell(Logged(record.name, record.levelno, record.getMessage()))
 
 
-def _shippable(error: BaseException) -> BaseException:
+def shippable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of a moment ago
     except Exception:  # noqa: BLE001 - whatever a foreign error does when it is pickled

@@ -32,6 +32,8 @@ class Epoch:
 
     number: int
     frontier: Frontier
+    watermark: int | None = None
+    """No document with a lesser clock, its binding's delay added, comes after it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +65,7 @@ class Resume:
     """Whose queues are used. None: there are none, or they are lost."""
     record: SessionRecord
     newest: Epoch
-    """The newest committed epoch: what the consumer may be told of."""
+    """The newest committed epoch."""
 
     @property
     def frontier(self) -> Frontier:
@@ -73,6 +75,12 @@ class Resume:
             return self.record.frontier
         hints = project_commits_to_hints(self.newest.frontier)
         return reduce(self.record.consumed.frontier, hints)
+
+    @property
+    def readable(self) -> Epoch:
+        """The newest epoch that the consumer may be told of. Without its queues that is none but
+        what it is done with."""
+        return self.record.consumed if self.epoch is None else self.newest
 
     @property
     def recovering(self) -> bool:
@@ -96,7 +104,7 @@ def find_resume(place: Storage, *, queues_lost: bool = False) -> Resume:
     numbers = [_next_read(place, member, newest) for member in members]
     record = replace(record, next_read=max([record.next_read, *numbers]))
     epoch = None if queues_lost else newest
-    return Resume(epoch, record, Epoch(newest, record.frontier))
+    return Resume(epoch, record, Epoch(newest, record.frontier, commits[-1].watermark))
 
 
 def _next_read(place: Storage, member: int, epoch: int) -> int:

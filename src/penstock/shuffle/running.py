@@ -1,11 +1,11 @@
 """A shuffle on this machine, from start to close, wherever its members run.
 
-    folder/cluster      decisions, lease, snapshots
+    folder/cluster      decisions, lease, snapshots, assignments
     folder/member-1     the queue of member 1, and so on
     folder/lock         held by the processes that work in here
 
-Whatever fails, all of it begins anew from the newest committed epoch; with a queue lost, from what
-the consumer is done with.
+Whatever fails, all of it begins anew from the newest committed epoch; with a queue lost, or with
+another number of members than before, from what the consumer is done with.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import abc
 import fcntl
 import logging
 import os
+import shutil
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock.disk import make_folder
 from penstock.errors import ConfigurationError
 from penstock.routing import assign
+from penstock.shuffle.assigned import settle_assignment
 from penstock.shuffle.member import Settings, Setup
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.resume import SNAPSHOTS, find_resume
 from penstock.snapshot import SnapshotStore
 from penstock.storage import Storage
-from penstock.storage.durable import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.queue.reader import QueueBatch
     from penstock.shuffle.resume import Epoch, Resume
+    from penstock.shuffle.serving import Served
     from penstock.shuffle.session.actor import Session
 
 MEMBERS_MAX: Final = 256
@@ -52,6 +55,25 @@ _LOG: Final = logging.getLogger("penstock.shuffle")
 
 class FolderInUseError(ConfigurationError):
     """Another shuffle works in the folder. Stop it, or choose another folder."""
+
+
+def lock_folder(folder: Path, seconds_max: float) -> int:
+    """Locks it for as long as the descriptor is open, here or in a process that has it too."""
+    make_folder(folder)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + seconds_max
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(_LOCK_LOOK_SECONDS)
+                continue
+            os.close(lock)
+            raise FolderInUseError(
+                f"another shuffle works in {folder}; stop it, or choose another folder"
+            ) from None
+        return lock
 
 
 class Shuffle(abc.ABC):
@@ -90,6 +112,11 @@ class Shuffle(abc.ABC):
         return self._setup.assignment.members
 
     @property
+    def place(self) -> Storage:
+        """Where decisions and snapshots are."""
+        return self._place
+
+    @property
     def assignment(self) -> Assignment:
         return self._setup.assignment
 
@@ -98,22 +125,7 @@ class Shuffle(abc.ABC):
         but whoever looks into it before has to be sure."""
         if self._lock is not None:
             return
-        make_folder(self.folder)
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        deadline = time.monotonic() + LOCK_SECONDS_MAX
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() < deadline:
-                    time.sleep(_LOCK_LOOK_SECONDS)
-                    continue
-                os.close(lock)
-                raise FolderInUseError(
-                    f"another shuffle works in {self.folder}; stop it, or choose another folder"
-                ) from None
-            self._lock = lock
-            return
+        self._lock = lock_folder(self.folder, LOCK_SECONDS_MAX)
 
     def start(self) -> Self:
         self.claim()
@@ -130,11 +142,13 @@ class Shuffle(abc.ABC):
         self.start()
 
     def read(self, member: int, start: Epoch, end: Epoch) -> Iterator[QueueBatch]:
-        """What a member got between two epochs, in queue order."""
-        snapshot = SnapshotStore(self._place.within(SNAPSHOTS), member).load(end.number)
+        """What a member got between two epochs, in queue order. Their frontiers say what that is,
+        and the newest epoch how far to look: the queue of an older one may be lost."""
+        newest = self.session.newest.number
+        snapshot = SnapshotStore(self._place.within(SNAPSHOTS), member).load(newest)
         lsn = cast("dict[str, Any]", snapshot.attributes)["lsn"]
         if member not in self._readers:  # it remembers blocks, until the queue is opened anew
-            self._readers[member] = QueueReader(self._queue_folder(member))
+            self._readers[member] = QueueReader(self.queue_folder(member))
         yield from self._readers[member].read(start.frontier, end.frontier, lsn)
 
     def close(self) -> None:
@@ -163,27 +177,46 @@ class Shuffle(abc.ABC):
     def _close_parts(self) -> None:
         """Ends what is open of them, however far it came."""
 
-    def _queue_folder(self, member: int) -> Path:
+    def queue_folder(self, member: int) -> Path:
         return self.folder / f"member-{member}"
 
+    def served(self, member: int) -> Served | None:  # noqa: ARG002 - not by members on this machine
+        """Where the member serves its queue to readers on other machines."""
+        return None
+
     def _begin(self) -> None:
+        resume = find_resume(self._place)
+        assigned = settle_assignment(self._place, self.members, resume.newest.number)
+        self._setup = replace(self._setup, assignment=assigned.assignment)
+        if 0 < resume.newest.number <= assigned.after:
+            _LOG.warning("there are other members than before: queues are built anew")
+            self._drop_queues_of_others()
+            self._rebuild()
+            return
         try:
-            self._open(find_resume(self._place))
+            self._open(resume)
         except QueueLostError as error:
             _LOG.warning("queues are built anew: %s", error)
             self._close_all_parts()
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """Fetches what was lost, in a session of its own, and goes on with its epoch. If this is
+        """Fetches what was lost, in a session of its own, and goes on with its epoch. If nothing
+        was, there is an epoch all the same: the newest one is always one with queues. If this is
         cut short, the epoch's queues are still lost: those that were begun are others."""
         resume = find_resume(self._place, queues_lost=True)
         self._open(resume)
+        self.session.begin_epoch()
+        while self.session.wait_epoch(resume.newest.number, 1.0) is None:
+            pass
         if self.session.recovering:
-            while self.session.wait_epoch(resume.newest.number, 1.0) is None:
-                pass
             self._close_all_parts()
             self._open(find_resume(self._place))
+
+    def _drop_queues_of_others(self) -> None:
+        for folder in self.folder.glob("member-*"):
+            if folder.name not in {self.queue_folder(member).name for member in self.members}:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _open(self, resume: Resume) -> None:
         setup = replace(self._setup, epoch=resume.epoch, recovering=resume.recovering)

@@ -3,7 +3,8 @@
 Nothing here is imported with `penstock` itself, and Spark only when one of these names is used.
 Read in this order: options.py (what a reader asks for), columns.py (what it gets), plan.py (what
 each task reads), rows.py and buckets.py (what a task does), source.py (Spark's
-interface to all that), sql.py (the second reader), session.py (a Spark for one machine).
+interface to all that), sql.py (the second reader), session.py (a Spark for one machine); writing.py
+(how Spark writes through a two-phase sink), manifests.py (what the Parquet sink has committed).
 """
 
 from __future__ import annotations
@@ -14,12 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from penstock.spark.manifests import read_manifests
     from penstock.spark.session import local_session
     from penstock.spark.sql import documents
+    from penstock.spark.writing import SinkStreamWriter
 
-__all__ = ["documents", "local_session", "SparkMissingError"]
+__all__ = [
+    "documents",
+    "local_session",
+    "read_manifests",
+    "SinkStreamWriter",
+    "SparkMissingError",
+]
 
-_HOMES: Final = {"documents": "penstock.spark.sql", "local_session": "penstock.spark.session"}
+_HOMES: Final = {
+    "documents": "penstock.spark.sql",
+    "local_session": "penstock.spark.session",
+    "read_manifests": "penstock.spark.manifests",
+    "SinkStreamWriter": "penstock.spark.writing",
+}
 
 
 class SparkMissingError(ConfigurationError):

@@ -56,13 +56,18 @@ class ReadOptions:
     """Raw view, for `penstock.spark.documents`: the rows [begin, end) of each journal."""
 
     @classmethod
+    def names(cls) -> list[str]:
+        """What a user may say."""
+        return [field.name for field in fields(cls) if field.name != "bounds"]
+
+    @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """Reads Spark's options: names in lower case, values as text."""
-        known = [field.name for field in fields(cls)]
-        public = [name for name in known if name != "bounds"]
         for name in given:
-            if name.lower() not in known:
-                raise ConfigurationError(f"there is no option {name!r}; {_choices(public)}")
+            if name.lower() not in (*cls.names(), "bounds"):
+                raise ConfigurationError(
+                    f"there is no option {name!r} of a batch read; {_choices(cls.names())}"
+                )
         values = {name.lower(): value for name, value in given.items()}
         for name, example in (("store", "file:///data/journals"), ("collection", "orders")):
             if not values.get(name, "").strip():
@@ -77,9 +82,11 @@ class ReadOptions:
             collection=values["collection"].strip(),
             partitions=values.get("partitions", ""),
             as_of=as_of,
-            binding=_number(values, "binding", 0, BINDING_MAX) or 0,
+            binding=number_option(values, "binding", 0, BINDING_MAX) or 0,
             shuffle_key=_names(values.get("shuffle_key", "")),
-            shuffle_partitions=_number(values, "shuffle_partitions", 1, SHUFFLE_PARTITIONS_MAX),
+            shuffle_partitions=number_option(
+                values, "shuffle_partitions", 1, SHUFFLE_PARTITIONS_MAX
+            ),
             order=_choice(values, "order", Order),
             view=_choice(values, "view", View) or View.DOCUMENTS,
             bounds=_bounds(values.get("bounds")),
@@ -115,7 +122,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
-def _number(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+def number_option(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:
     text = values.get(name)
     if text is None:
         return None

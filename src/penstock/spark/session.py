@@ -25,6 +25,20 @@ _PANDAS_WARNING: Final = "PySpark does not yet fully support pandas"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
+STREAMING: Final[dict[str, str | bool]] = {
+    "spark.python.unix.domain.socket.enabled": True,
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""For queries with a checkpoint on a disk of this machine. docs/performance.md says what each of
+them is worth."""
+
+
 def local_session(app: str, cores: int = CORES_DEFAULT, **conf: str | int | bool) -> SparkSession:
     """Starts Spark within this process, quietly; gives the running one if there is one.
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
 from penstock.journal.documents import read_range
 from penstock.journal.views import META
@@ -17,6 +24,10 @@ from penstock.spark.columns import RAW_FIELDS, arrow_schema, check_chosen, full_
 from penstock.spark.options import ReadOptions, View
 from penstock.spark.plan import ReadPartition, cut_of_now, opened, plan
 from penstock.spark.rows import Rows, document_rows, in_order, raw_rows
+from penstock.spark.streaming.options import StreamOptions, check_known, is_streaming
+from penstock.spark.streaming.reader import PenstockStreamReader
+from penstock.spark.streaming.schema import feed_schema
+from penstock.spark.writing import frame_writer, stream_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +50,11 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         """Spark asks this when a DataFrame is loaded, and keeps this object for all its uses: so
-        the cut is taken here. Who gives a schema is not asked; their first use takes the cut."""
+        the cut of a batch read is taken here. Who gives a schema is not asked; their first use
+        takes the cut."""
+        check_known(self.options)
+        if is_streaming(self.options):
+            return feed_schema(StreamOptions.parse(self.options))
         options = ReadOptions.parse(self.options)
         self._cuts = cut_of_now(options)
         return full_schema(opened(options.store).collection(options.collection), options.view)
@@ -50,6 +65,17 @@ class PenstockSource(DataSource):
         check_chosen(schema, full_schema(collection, options.view))
         cuts = cut_of_now(options) if self._cuts is None else self._cuts
         return PenstockReader(options, arrow_schema(schema), cuts)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        options = StreamOptions.parse(self.options)
+        check_chosen(schema, feed_schema(options))
+        return PenstockStreamReader(options, arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return frame_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return stream_writer(self.options, schema, overwrite)
 
 
 class PenstockReader(DataSourceReader):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from penstock.disk import make_folder, sync_folder, write_new_file
 from penstock.errors import LocalProtocolError
-from penstock.storage.durable import make_folder, sync_folder, write_new_file
 from penstock.storage.files import Entry
 
 if TYPE_CHECKING:

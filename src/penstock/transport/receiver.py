@@ -11,12 +11,13 @@ from penstock.transport.stream import Desk, Stream
 from penstock.transport.timing import Timing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from penstock.cluster.keyvalue import KeyValue
     from penstock.transport.carriers import Listener
     from penstock.transport.discovery import Address
-    from penstock.transport.frames import Flushed, Origin
+    from penstock.transport.frames import Flushed, Frame, Origin
     from penstock.transport.inbox import Received
     from penstock.transport.security import Security
 
@@ -31,6 +32,8 @@ class Receiver:
     What nobody took yet is bounded by `inbound_bytes_max`, shared out evenly over `streams_max`
     senders (a shuffle of M members and P lanes has M*P of them): a sender whose share is used up
     waits. A consumer that leaves frames of one stage where they are so stops their sender.
+
+    Senders of the same process may use the address `near`: what they send is handed over as it is.
     """
 
     def __init__(
@@ -49,17 +52,20 @@ class Receiver:
         """Batches of stages that begin with `held` count against their sender until they are
         released; all others until they are taken."""
         desk = Desk(security, inbound_bytes_max, streams_max, held)
-        listener = carrier_of(carrier).listen(
-            host,
-            port,
-            security,
-            timing or Timing(),
-            lambda proven_member, reply, cut: Stream(desk, proven_member, reply, cut),
-        )
+        timing = timing or Timing()
+
+        def open_stream(
+            proven_member: int | None, reply: Callable[[Frame], None], cut: Callable[[], None]
+        ) -> Stream:
+            return Stream(desk, proven_member, reply, cut)
+
+        listener = carrier_of(carrier).listen(host, port, security, timing, open_stream)
+        near = carrier_of("local").listen(host, 0, security, timing, open_stream)
         self._desk = desk
         self._inbox = desk.inbox
         self.address: Address = listener.address
-        self._close = closing(self, lambda: _close(desk, listener))
+        self.near: Address = near.address
+        self._close = closing(self, lambda: _close(desk, listener, near))
         publish(keyvalue, self.address)
 
     def receive(self, timeout_seconds: float | None = None) -> Received | None:
@@ -121,6 +127,7 @@ class Receiver:
         self.close()
 
 
-def _close(desk: Desk, listener: Listener) -> None:
+def _close(desk: Desk, *listeners: Listener) -> None:
     desk.close()
-    listener.close()
+    for listener in listeners:
+        listener.close()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.cluster.keyvalue import KeyValue
+    from penstock.transport.discovery import Address
     from penstock.transport.frames import Barrier, Message
     from penstock.transport.security import Security
 
@@ -52,14 +53,17 @@ class Sender:
         keyvalue: KeyValue,
         *,
         lane: int = 0,
+        near: Address | None = None,
         timing: Timing | None = None,
         on_room: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_room` is called with a member when more can be sent to it than a moment ago, from a
-        thread of the carrier's: it must not block, nor send."""
+        """`near` is where the receiver of this very member is, if it is in this process. `on_room`
+        is called with a member when more can be sent to it than a moment ago, from a thread of the
+        carrier's: it must not block, nor send."""
         self.origin: Final = Origin(security.member, lane)
         self._security = security
         self._keyvalue = keyvalue
+        self._near = near
         self._timing = timing or Timing()
         self._on_room = on_room
         self._pool = _Pool()
@@ -149,7 +153,8 @@ class Sender:
             raise LocalProtocolError("the sender is closed")
 
     def _open(self, member: int) -> Connection:
-        address = look_up(self._keyvalue, member)
+        near = self._near if member == self.origin.member else None
+        address = near or look_up(self._keyvalue, member)
         losses = self._losses
         opened = False
 

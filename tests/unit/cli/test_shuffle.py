@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-import penstock.cli.shuffle_run
 from penstock.cli.shuffle_run import POSITION_NAME, Position, Run
 from penstock.cli.shuffle_view import View, sized
 from penstock.cli.terminal import messages
@@ -26,6 +25,7 @@ from penstock.frontier import Frontier
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
 from penstock.routing import assign, vnodes_of
+from penstock.shuffle import upkeep
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.plan import make_plan
@@ -444,8 +444,8 @@ def test_a_failure_is_followed_by_a_restart(
 def test_what_fails_again_and_again_is_given_up(
     store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(penstock.cli.shuffle_run, "PAUSE_SECONDS_MIN", 0.0)
-    monkeypatch.setattr(penstock.cli.shuffle_run, "RESTARTS_MAX", 2)
+    monkeypatch.setattr(upkeep, "PAUSE_SECONDS_MIN", 0.0)
+    monkeypatch.setattr(upkeep, "RESTARTS_MAX", 2)
 
     def lose(*_: object) -> None:
         raise MemberLostError("the process of member 1 ended with code 1")

@@ -135,6 +135,17 @@ def test_a_damaged_marker_is_told(tmp_path: Path, text: str) -> None:
         open_store(tmp_path)
 
 
+def test_folders_that_another_made_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have died before it came to that."""
+    open_store(tmp_path).close()
+    synced: list[Path] = []
+    monkeypatch.setattr("penstock.journal.file.store.sync_folder", synced.append)
+    open_store(tmp_path).close()
+    assert synced == [tmp_path]
+
+
 # Collections
 
 

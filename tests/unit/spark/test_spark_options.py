@@ -41,7 +41,10 @@ def test_everything_given() -> None:
     [
         ({"collection": " "}, "option 'collection' is missing; say for example .option("),
         ({"store": ""}, "option 'store' is missing"),
-        ({"path": "/x"}, "there is no option 'path'; choose from store, collection, partitions"),
+        (
+            {"path": "/x"},
+            "there is no option 'path' of a batch read; choose from store, collection, partitions",
+        ),
         ({"binding": "65536"}, "'binding' is a whole number from 0 to 65535, not '65536'"),
         ({"binding": "x"}, "'binding' is a whole number from 0 to 65535, not 'x'"),
         ({"order": "size"}, "'order' is 'clock' or 'offset', not 'size'"),

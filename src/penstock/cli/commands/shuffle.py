@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import signal
 import tempfile
 import time
 from pathlib import Path
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.commands.journals import split_names
+from penstock.cli.interrupts import interrupts
 from penstock.cli.options import examples, json_option, open_store, store_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from penstock.cli.shuffle_run import Position
     from penstock.cli.shuffle_view import View
@@ -187,7 +187,7 @@ def _go(
     start, documents_before, begun = position.last, position.documents, time.monotonic()
     delivered = Delivered() if verify else None
     run = Run(made, store, position, view, follow=follow, delivered=delivered)
-    with view, _warnings_said(view), _interrupts(run.stopping.set):
+    with view, _warnings_said(view), interrupts(run.stopping.set):
         run.run()
     seconds = time.monotonic() - begun
     verified = None
@@ -258,24 +258,6 @@ def _say(report: dict[str, Any], verified: Verified | None) -> None:
         click.echo(f"  {difference}", err=True)
     if len(verified.differences) > DIFFERENCES_SHOWN:
         click.echo(f"  and {len(verified.differences) - DIFFERENCES_SHOWN} more", err=True)
-
-
-@contextlib.contextmanager
-def _interrupts(stop: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C stops in order, the second at once. A service manager's word is one, too."""
-
-    def handle(number: int, _: object) -> None:
-        signal.signal(number, before[signal.Signals(number)])
-        stop()
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

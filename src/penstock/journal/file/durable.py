@@ -1,4 +1,4 @@
-"""What it takes on a filesystem to keep a promise: file synced, then its name in the folder."""
+"""Small files that change as a whole, and locks between processes."""
 
 from __future__ import annotations
 
@@ -8,28 +8,11 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from penstock.disk import sync_folder, write_all
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes names that were created, renamed or removed in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_folder(folder: Path) -> None:
-    """Creates a folder and its parents, durably; fine if it is there."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir()
-    sync_folder(folder.parent)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -48,12 +31,6 @@ def replace_file(path: Path, data: bytes) -> None:
     write_file(temporary, data)
     temporary.rename(path)
     sync_folder(path.parent)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 @contextlib.contextmanager

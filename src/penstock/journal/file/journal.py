@@ -15,13 +15,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from penstock.disk import make_folder, sync_folder
 from penstock.journal.errors import (
     AppendFailedError,
     CorruptJournalError,
     OffsetDroppedError,
     UnknownJournalError,
 )
-from penstock.journal.file.durable import locked, make_folder, replace_file, sync_folder
+from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.head import DamagedHeadError, Head, Kept, Position, new_head
 from penstock.journal.file.repair import (
     goes_on,
@@ -99,7 +100,6 @@ class JournalFile:
     def create(name: str, folder: Path, collection: Collection) -> None:
         """Makes an empty journal; the head is written last, and with it the journal exists."""
         make_folder(folder)
-        sync_folder(folder.parent)  # in case another made the folder, and died before it could
         refuse_to_overwrite(name, folder)
         header = SegmentHeader(name, 0, collection.to_json())
         size = create_segment(folder, header)

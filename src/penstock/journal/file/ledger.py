@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.checksum import checksum
+from penstock.disk import sync_folder, write_all
 from penstock.errors import (
     CommitFailedError,
     CommitStateUnknownError,
@@ -29,20 +30,15 @@ from penstock.errors import (
 )
 from penstock.ids import Producer
 from penstock.journal.errors import ProducerFencedError
-from penstock.journal.file.durable import (
-    locked,
-    make_folder,
-    sync_folder,
-    try_lock,
-    write_all,
-    write_file,
-)
+from penstock.journal.file.durable import locked, try_lock, write_file
 from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.store import Decision, ProducerLedger, ProducerRecord, Touch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+LEDGER_FOLDERS: Final = ("producers", "retired")
 
 SETTLED_KEPT_S: Final = 3_600
 """A reader that takes a cut must still find producers that ended meanwhile; a cut takes seconds."""
@@ -242,16 +238,11 @@ class FileLedger(ProducerLedger):
         return self._folder if self._folder.exists() else self._retired
 
 
-def make_ledger_folders(root: Path) -> None:
-    make_folder(root / "producers")
-    make_folder(root / "retired")
-
-
 def list_ledgers(root: Path) -> list[FileLedger]:
     """Every producer not yet forgotten. `producers` is listed first: one that is retired between
     the two listings is then in at least one of them."""
     found: dict[str, FileLedger] = {}
-    for place in ("producers", "retired"):
+    for place in LEDGER_FOLDERS:
         for name in (path.name for path in (root / place).iterdir()):
             if not name.startswith("."):
                 found[name] = FileLedger(root, Producer.from_hex(name))

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.checksum import checksum
+from penstock.disk import sync_folder
 from penstock.ids import Kind, Producer
 from penstock.journal.errors import CorruptJournalError
-from penstock.journal.file.durable import sync_folder, write_file
+from penstock.journal.file.durable import write_file
 from penstock.journal.frames import (
     FRAME_HEADER,
     KIND_ACK,

@@ -11,13 +11,14 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.disk import make_folder, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
 from penstock.journal.errors import UnknownCollectionError
-from penstock.journal.file.durable import locked, make_folder, replace_file
+from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.file.journal import JournalFile, probe_head
-from penstock.journal.file.ledger import FileLedger, list_ledgers, make_ledger_folders
+from penstock.journal.file.ledger import LEDGER_FOLDERS, FileLedger, list_ledgers
 from penstock.journal.file.repair import is_journal
 from penstock.journal.file.segment import BatchBuilder
 from penstock.journal.names import EVERYTHING, Selector, parse_journal_name
@@ -108,9 +109,9 @@ class FileStore(OpenStore):
                 f"{self.url} was made with durability {kept!r}, for all who open it; open it "
                 f"without saying {durability!r}, or make another store"
             )
-        for part in ("collections", "journals"):
-            make_folder(self._root / part)
-        make_ledger_folders(self._root)
+        for part in ("collections", "journals", *LEDGER_FOLDERS):
+            (self._root / part).mkdir(exist_ok=True)
+        sync_folder(self._root)  # also if they were there: whoever made them may have died first
         return str(kept)
 
     def let_go_after_fork(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from penstock.disk import write_new_file
 from penstock.shuffle.queue.block import EncodedPart, encode_block
 from penstock.shuffle.queue.segment import (
     TEMPORARY_SUFFIX,
@@ -20,7 +21,6 @@ from penstock.shuffle.queue.segment import (
     segment_of,
     segment_path,
 )
-from penstock.storage.durable import write_new_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -52,7 +52,8 @@ def groups_of(rows: Identities) -> Groups:
         starts = np.flatnonzero(new)
     groups = np.empty(len(starts), GROUP)
     groups["read"] = rows.reads[by_source][starts]
-    groups["rows"] = np.diff(starts, append=count)
+    groups["rows"][:-1] = starts[1:] - starts[:-1]
+    groups["rows"][-1] = count - starts[-1]
     groups["producer"] = rows.producers[by_source][starts]
     groups["first"] = np.minimum.reduceat(rows.first[by_source], starts)
     groups["last"] = np.maximum.reduceat(rows.last[by_source], starts)

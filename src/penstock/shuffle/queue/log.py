@@ -17,6 +17,7 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Final
 
+from penstock.disk import make_folder, sync_folder, write_new_file
 from penstock.errors import CorruptStorageError, LocalProtocolError
 from penstock.shuffle.queue.block import EncodedPart, Introduced, PartEncoder, encode_block
 from penstock.shuffle.queue.catalogue import Catalogue
@@ -38,7 +39,6 @@ from penstock.shuffle.queue.segment import (
     segment_of,
     segment_path,
 )
-from penstock.storage.durable import make_folder, sync_folder, write_new_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -379,14 +379,17 @@ def _write_floor(folder: Path, floor: Floor) -> None:
 
 def _write_all(descriptor: int, pieces: Sequence[Piece], position: int) -> int:
     """Gathers the pieces into as few calls as possible; gives the position behind them."""
-    views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
-    begin = 0
-    while begin < len(views):
-        written = os.pwritev(descriptor, views[begin : begin + _PIECES_MAX], position)
-        position += written
-        while begin < len(views) and written >= len(views[begin]):
-            written -= len(views[begin])
-            begin += 1
-        if written:
-            views[begin] = views[begin][written:]
+    for begin in range(0, len(pieces), _PIECES_MAX):
+        gathered = pieces[begin : begin + _PIECES_MAX]
+        end = position + sum(map(len, gathered))
+        position += os.pwritev(descriptor, gathered, position)
+        if position < end:  # a signal came, or the disk is nearly full
+            position = _write_rest(descriptor, gathered, position, end)
+    return position
+
+
+def _write_rest(descriptor: int, pieces: Sequence[Piece], position: int, end: int) -> int:
+    rest = memoryview(b"".join(pieces))
+    while position < end:
+        position += os.pwrite(descriptor, rest[len(rest) - (end - position) :], position)
     return position

@@ -39,6 +39,16 @@ class QueueBatch:
     """Binding and journal of each number in the column `_read`, and of others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measure:
+    documents: int
+    bytes: int
+    """As they lie on disk."""
+
+    def __add__(self, other: Measure) -> Measure:
+        return Measure(self.documents + other.documents, self.bytes + other.bytes)
+
+
 class QueueReader:
     """Reads the queue in a folder, for as long as its log is not opened anew."""
 
@@ -51,6 +61,20 @@ class QueueReader:
         window = Window(view, start, end)
         for index, loaded in enumerate(view.blocks):
             yield from batches_of(loaded, window.select(index))
+
+    def measure(self, start: Frontier, end: Frontier, lsn: int) -> Measure:
+        """How much that would be. Most of it is told by the blocks' metadata."""
+        view = self._catalogue.view(lsn)
+        window = Window(view, start, end)
+        total, size_bytes = 0, 0.0
+        for index, loaded in enumerate(view.blocks):
+            for part, selected in zip(loaded.block.parts, window.select(index), strict=True):
+                if selected is False:
+                    continue
+                rows = part.rows if selected is True else int(np.count_nonzero(selected))
+                total += rows
+                size_bytes += part.size_bytes * rows / part.rows
+        return Measure(total, round(size_bytes))
 
     def close(self) -> None:
         """Lets go of the files. Batches that point into them stay whole."""

@@ -52,9 +52,12 @@ if TYPE_CHECKING:
     from penstock.transport.security import Security
 
 EPOCH_SECONDS: Final = 1.0
-EPOCHS_REMEMBERED_MAX: Final = 1024
-"""Frontiers of epochs that the consumer is not done with. It should not lag by more."""
-SNAPSHOTS_KEPT: Final = 64
+EPOCHS_AHEAD_MAX: Final = 32
+"""A consumer that lags by so many is given no more: what comes meanwhile is in the next one. So the
+snapshots of those it may still ask for are kept."""
+SNAPSHOTS_KEPT: Final = 2 * EPOCHS_AHEAD_MAX
+HURRY_SECONDS: Final = 0.02
+"""Between epochs that are asked for as soon as can be."""
 WAKE_SECONDS: Final = 0.5
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
@@ -79,9 +82,10 @@ class Session:
         resume: Resume,
         epoch_seconds: float = EPOCH_SECONDS,
         diagnose: Callable[[BaseException], BaseException] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         """`diagnose` is asked, before the Session fails, what is behind an error: a stream that is
-        gone does not tell that a process was killed."""
+        gone does not tell that a process was killed. Members reach this by `host`."""
         self.failed = threading.Event()
         self.failure: BaseException | None = None
         self.statuses: dict[int, Mapping[str, float]] = {}
@@ -108,14 +112,16 @@ class Session:
         )
         self._record = resume.record
         """What the next epoch captures."""
-        self._epochs: deque[Epoch] = deque([resume.newest], maxlen=EPOCHS_REMEMBERED_MAX)
+        self._epochs: deque[Epoch] = deque([resume.readable])
         self._changed = threading.Condition(self._lock)
         self._wants_epoch = False
+        self._hurries = False
         self._closing = threading.Event()
         self._receiver = Receiver(
             security,
             keyvalue,
             carrier=setup.settings.carrier,
+            host=host,
             streams_max=len(members) * len(plan.lanes),
         )
         self._sender = Sender(security, keyvalue)
@@ -148,14 +154,25 @@ class Session:
             thread.start()
         return self
 
-    def wait_epoch(self, after: int, timeout_seconds: float | None = None) -> Epoch | None:
-        """The newest epoch, once it is above this one. None after the timeout."""
+    def wait_epoch(
+        self, after: int, timeout_seconds: float | None = None, *, hurry: bool = False
+    ) -> Epoch | None:
+        """The newest epoch, once it is above this one. None after the timeout. In a hurry, the next
+        one begins as soon as there is something for it, and not when it is due."""
         with self._changed:
+            if hurry and self._epochs[-1].number <= after and not self._hurries:
+                self._hurries = True
+                self._changed.notify_all()
             self._changed.wait_for(
                 lambda: self._epochs[-1].number > after or self.failed.is_set(), timeout_seconds
             )
             self.check()
             return self._epochs[-1] if self._epochs[-1].number > after else None
+
+    def epochs(self, after: int) -> list[Epoch]:
+        """Those of this session that are above this one."""
+        with self._lock:
+            return [epoch for epoch in self._epochs if epoch.number > after]
 
     def consumed(self, epoch: int) -> None:
         """By the consumer: it is done with everything up to this epoch. An older one than it was
@@ -167,6 +184,7 @@ class Session:
             while self._epochs[0].number < epoch:
                 self._epochs.popleft()
             self._record = replace(self._record, consumed=found)
+            self._changed.notify_all()
         try:
             for member in self._members:
                 self._say(member, control.ConsumedThrough(epoch, found.frontier))
@@ -217,28 +235,24 @@ class Session:
 
     def _is_caught_up(self, heads: int) -> bool:
         """Whether members have read so far, and what they read is durable, told and committed."""
+        settled = self._figures("settled.")
         return (
-            len(self.statuses) == len(self._members)
-            and self._figure("read_offset.") >= heads
-            and all(
-                value
-                for figures in self.statuses.values()
-                for name, value in figures.items()
-                if name.startswith("settled.")
-            )
+            len(settled) == len(self._members) * len(self._plan.lanes)
+            and all(settled)
+            and sum(self._figures("read_offset.")) >= heads
             and not self._state.unlisted
             and not self._state.has_ready
             and not self._state.waiting
             and self._epochs[-1].frontier == self._state.frontier
         )
 
-    def _figure(self, prefix: str) -> float:
-        return sum(
+    def _figures(self, prefix: str) -> list[float]:
+        return [
             value
             for figures in self.statuses.values()
             for name, value in figures.items()
             if name.startswith(prefix)
-        )
+        ]
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""
@@ -311,7 +325,7 @@ class Session:
                 self._handle(message)
             case control.MemberStatus(member=member, figures=figures):
                 with self._changed:
-                    self.statuses[member] = figures
+                    self.statuses[member] = {**self.statuses.get(member, {}), **figures}
                     self._changed.notify_all()
             case control.RoomNeeded(member=member):
                 _LOG.info("member %d needs room on its disk", member)
@@ -348,20 +362,29 @@ class Session:
             begun = time.monotonic()
             if self._wait_for_news():
                 self._lead_epoch()
-            self._closing.wait(max(0.0, begun + self._epoch_seconds - time.monotonic()))
+            self._closing.wait(max(0.0, begun + HURRY_SECONDS - time.monotonic()))
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._closing.is_set() or self._hurries,
+                    max(0.0, begun + self._epoch_seconds - time.monotonic()),
+                )
+
+    def _is_epoch_due(self) -> bool:
+        ahead = self._epochs[-1].number - self._record.consumed.number
+        may_begin = ahead < EPOCHS_AHEAD_MAX or self._state.recovery
+        return may_begin and (self._state.has_ready or self._wants_epoch)
 
     def _wait_for_news(self) -> bool:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._closing.is_set() or self._state.has_ready or self._wants_epoch,
-                WAKE_SECONDS,
+                lambda: self._closing.is_set() or self._is_epoch_due(), WAKE_SECONDS
             )
-            if self._closing.is_set() or not (self._state.has_ready or self._wants_epoch):
+            if self._closing.is_set() or not self._is_epoch_due():
                 return False
             if self._state.frontier.unresolved_hints and not self._state.has_ready:
                 return False  # what was lost is not yet fetched: there is no epoch to be had
             # Fixed before the epoch is announced: all of it is in the queues then.
-            self._wants_epoch = False
+            self._wants_epoch = self._hurries = False
             self._state.take()
             self._record = SessionRecord(
                 self._state.frontier, self._record.consumed, self._state.next_read
@@ -385,7 +408,7 @@ class Session:
             self.begin_epoch()
             return
         with self._changed:
-            self._epochs.append(Epoch(decision.epoch, record.frontier))
+            self._epochs.append(Epoch(decision.epoch, record.frontier, decision.watermark))
             self._changed.notify_all()
 
     def _captured(self, _: Barrier) -> Captured:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from penstock.frontier.completed import HORIZON
-from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer
+from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer, clock_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from penstock.frontier import Frontier
     from penstock.frontier.table import BoolArray
+
+HORIZON: Final = clock_duration(86_400)
+"""A commit a day behind the newest of its journal is one that a producer will not finish."""
 
 ReadKey: TypeAlias = tuple[str, int]
 """A journal, and the binding that reads it."""

@@ -38,7 +38,6 @@ from penstock.shuffle.slice.events import (
 )
 from penstock.shuffle.slice.fetching import Fetcher
 from penstock.shuffle.slice.listing import Lister
-from penstock.shuffle.slice.state import CREDIT_RESERVE_BYTES
 from penstock.transport import Flush, SendTimeoutError, VnodeData
 
 if TYPE_CHECKING:
@@ -88,6 +87,8 @@ class SliceActor:
         self._events: queue.SimpleQueue[SliceEvent | None] = queue.SimpleQueue()
         self._unsent: dict[int, deque[Message]] = {peer: deque() for peer in members}
         self._sleep_until: int | None = None
+        self._turning = threading.Lock()
+        """Held while the loop decides and does: others see it between two turns."""
         self._closing = threading.Event()
         name = f"slice {member}.{lane}"
         self._fetcher = Fetcher(store, name, self.post, fail)
@@ -116,8 +117,9 @@ class SliceActor:
             self.wake()
 
     def figures(self) -> dict[str, float]:
-        """What it did so far."""
-        return self._state.figures()
+        """What it did so far. What it says there to be told, it has told."""
+        with self._turning:
+            return self._state.figures()
 
     def close(self) -> None:
         self._closing.set()
@@ -141,18 +143,26 @@ class SliceActor:
             self._sender.send(peer, BEGINNING)  # opens the stream, so that there is credit
         self._tell(SliceOpened(self._member, self.lane))
         self._lister.start()
-        pause: float | None = 0.0
+        pause = 0.0
         while not self._closing.is_set():
-            self._take_events(pause)
-            self._check_streams()
-            if self.injector.pending is not None:
-                self._inject()
-            pause = self._go_on()
+            first = self._wait_for_event(pause)
+            with self._turning:
+                self._take_events(first)
+                self._check_streams()
+                if self.injector.pending is not None:
+                    self._inject()
+                pause = self._go_on()
 
-    def _take_events(self, pause: float | None) -> None:
-        """All events there are; waits for one if there is nothing else to do."""
+    def _wait_for_event(self, seconds: float) -> SliceEvent | None:
         try:
-            event = self._events.get(timeout=pause) if pause else self._events.get_nowait()
+            return self._events.get(timeout=seconds) if seconds else self._events.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _take_events(self, first: SliceEvent | None) -> None:
+        """All events there are."""
+        event = first
+        try:
             while True:
                 if event is not None:
                     self._obey(self._state.handle(event))
@@ -178,7 +188,7 @@ class SliceActor:
         self._sleep_until = None
         effects = self._state.round(now, credit)
         self._obey(effects)
-        if self._state.is_due(now) and min(credit.values()) > CREDIT_RESERVE_BYTES:
+        if self._state.is_due(now) and not self._state.lacks_credit:
             return 0.0  # there is more
         if self._sleep_until is None:
             return WAKE_SECONDS

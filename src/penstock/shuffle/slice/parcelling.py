@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.routing import vnodes_of
-from penstock.shuffle.parcels import PARCEL_FIELDS, READS_SCHEMA, Stage
+from penstock.shuffle.parcels import PARCEL_FIELDS, READS_SCHEMA, ROLLBACK_SCHEMA, Stage
+from penstock.transport.frames import FRAME_COST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,6 +66,37 @@ def parcels(round_: Round, assignment: Assignment) -> Iterator[tuple[int, Stage,
             if count:
                 yield assignment.members[index], stage, batch.slice(begin, count)
                 begin += count
+
+
+class FrameCosts:
+    """What the frames of a round take of a member's credit beside its rows, at most. Each costs
+    something, and there may be many."""
+
+    def __init__(self) -> None:
+        self._stages: dict[tuple[int, int], int] = {}
+        self._rollbacks = frame_bytes(ROLLBACK_SCHEMA)
+
+    def of(self, pieces: Sequence[Piece]) -> int:
+        """If every parcel has rows for the member, and every binding has rollbacks."""
+        pieces_of: dict[tuple[int, int], list[Piece]] = {}
+        for piece in pieces:
+            pieces_of.setdefault((piece.read.binding.place, piece.batch.version), []).append(piece)
+        size = len({binding for binding, _ in pieces_of}) * self._rollbacks
+        for stage, own in pieces_of.items():
+            if stage not in self._stages:
+                schema = pa.schema([*PARCEL_FIELDS, *own[0].batch.documents.schema])
+                self._stages[stage] = frame_bytes(schema)
+            # Where one parcel ends and the next begins, at least one of them is large.
+            large = sum(piece.rows for piece in own) // LARGE_ROWS
+            size += min(len(own), 1 + 2 * large) * self._stages[stage]
+        return size
+
+
+def frame_bytes(schema: pa.Schema) -> int:
+    """What a frame costs beside its values: a fixed part, what describes its columns and fills them
+    up, and for the first one of a stage, the schema."""
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    return FRAME_COST_BYTES + 2 * pa.ipc.get_record_batch_size(empty) + schema.serialize().size
 
 
 def announcement(reads: Sequence[Read]) -> pa.RecordBatch:

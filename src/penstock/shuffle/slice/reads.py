@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -147,6 +147,11 @@ class Read:
     fetching_bytes: int = 0
     """Set aside for what is being fetched."""
     vanished: bool = False
+    awaited: dict[int, int] = field(default_factory=dict)
+    """The commits that were lost and are fetched, by producer. The read ends with the last of them.
+    """
+    parked: bool = False
+    """It has them all."""
     gapped: set[int] = field(default_factory=set)
     unreported: set[int] = field(default_factory=set)
     """Producers whose entries changed since they were put into a delta."""
@@ -167,7 +172,14 @@ class Read:
         """A read that goes on where the entries end."""
         point = resolve_checkpoint(entries)
         offset = point.offset
-        return cls(number, binding, journal, offset, point.states, 0, offset, offset)
+        read = cls(number, binding, journal, offset, point.states, 0, offset, offset)
+        read.awaited = {producer.int64: clock for producer, clock in point.hinted.items()}
+        return read
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more is fetched of it."""
+        return self.vanished or self.parked
 
     @property
     def is_behind(self) -> bool:
@@ -206,6 +218,8 @@ class Read:
                     f"rows of {self.journal} came from offset {batch.first_offset} on, and "
                     f"{self.buffered_offset} was asked for"
                 )
+            if self.awaited:
+                batch = self._up_to_awaited(batch)  # noqa: PLW2901 - the rest is not there
             if not batch.rows:
                 continue
             floor = max(self.buffered_key, promised)
@@ -226,7 +240,31 @@ class Read:
             self.buffered_offset += batch.rows
             self.buffered_key = int(keys[-1])
             self.buffered_bytes += batch.rows * self.buffer[-1].row_bytes
+            if self.parked:
+                write_head = self.buffered_offset
+                break
         self.write_head = max(write_head, self.buffered_offset)
+
+    def _up_to_awaited(self, batch: JournalBatch) -> JournalBatch:
+        """What of a batch there is to read, if commits are awaited."""
+        end = 0
+        for producer, clock in list(self.awaited.items()):
+            is_commit = (batch.producers == producer) & (batch.flags & 1 == 0)
+            rows = np.flatnonzero(is_commit & (batch.clocks >= np.uint64(clock)))
+            if len(rows):
+                del self.awaited[producer]
+                end = max(end, int(rows[0]) + 1)
+        if self.awaited:
+            return batch
+        self.parked = True
+        return replace(
+            batch,
+            producers=batch.producers[:end],
+            clocks=batch.clocks[:end],
+            flags=batch.flags[:end],
+            documents=batch.documents.slice(0, end),
+            hints={row: journals for row, journals in batch.hints.items() if row < end},
+        )
 
     def _turns(self, batch: JournalBatch) -> tuple[Turn, ...]:
         turns = []

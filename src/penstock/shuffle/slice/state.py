@@ -41,7 +41,7 @@ from penstock.shuffle.slice.events import (
 )
 from penstock.shuffle.slice.flushes import Flushes
 from penstock.shuffle.slice.levelling import ROUND_ROWS_MAX, Levels, cut, gather
-from penstock.shuffle.slice.parcelling import announcement, parcels
+from penstock.shuffle.slice.parcelling import FrameCosts, announcement, frame_bytes, parcels
 from penstock.shuffle.slice.reads import Piece, Read
 from penstock.shuffle.slice.replay import SpanReplay
 from penstock.shuffle.slice.rounds import HintKey, Round, make_round
@@ -55,8 +55,14 @@ if TYPE_CHECKING:
 
 FETCH_BYTES: Final = 1024 * 1024
 """Of one fetch: a batch of a few thousand documents, and many fetches fit the budget."""
-CREDIT_RESERVE_BYTES: Final = 64 * 1024
-"""Left of every credit: what rows take is an average, and frames have headers."""
+ROUND_CREDIT: Final = 1 / 2
+"""Of all credit there is, a round takes at most this: so a Queue writes one while the next is made.
+And what a Slice has sent of a round leaves room for the rest of it, once all before is written,
+even if the sender takes a frame for larger than it is."""
+LARGE_CREDIT: Final = 3 / 4
+"""As much is free again when a Queue holds nothing more, and no frame is charged more."""
+LEAST_CREDIT: Final = 1 / 8
+"""With less free, a round is not worth it: credit comes back in quarters."""
 
 
 class SliceState:
@@ -103,8 +109,11 @@ class SliceState:
         self._saved_replay: SavedReplay | None = None
         self._saved_frontier: Frontier | None = None
         """To be told once more."""
+        self._frame_costs = FrameCosts()
         self._credit = self._credit_max = 0
         """What every member has credit for, and the most that this ever was."""
+        self.lacks_credit = False
+        """The last round was put off until there is more."""
         self._promised = 0
         """The greatest key that was sent or marked as due: no row comes below it any more."""
         self._marks: dict[int, Mark | None] = dict.fromkeys(assignment.members, BEGINNING)
@@ -195,7 +204,7 @@ class SliceState:
     def _moved(self, read: Read) -> list[SliceEffect]:
         """Something came for a read."""
         self._levels.update(read)
-        if not read.vanished:
+        if not read.is_over:
             (self._fed if read.buffer else self._hungry)[read.place] = read
         return self._fetch()
 
@@ -252,13 +261,13 @@ class SliceState:
             raise LocalProtocolError(f"the credit of members {sorted(missing)} is not given")
         self._credit = min(credit_bytes[member] for member in self._marks)
         self._credit_max = max(self._credit_max, self._credit)
-        bytes_max = self._credit - CREDIT_RESERVE_BYTES
+        self.lacks_credit = self._credit < max(LEAST_CREDIT * self._credit_max, 1)
         effects: list[SliceEffect] = []
-        if bytes_max > 0:
+        if not self.lacks_credit:
             if self._replay is not None:
-                effects += self._replay_some(self._replay, bytes_max)
+                effects += self._replay_some(self._replay)
             elif not self.is_deferred:
-                effects += self._drain_some(now, bytes_max)
+                effects += self._drain_some(now)
         mark = self._levels.mark(now, self._promised, self.is_deferred)
         if mark.kind is MarkKind.DUE:
             self._promised = max(self._promised, mark.key)
@@ -273,14 +282,29 @@ class SliceState:
             effects.append(Sleep(head))
         return effects
 
-    def _fits(self, chosen: Sequence[Piece], bytes_max: float) -> bool:
-        """One row may be larger than all credit. It goes when three quarters of the most that there
-        ever was are free: a receiver charges no frame more, and grants as much once it holds
-        nothing."""
-        size = sum(piece.parcel_bytes for piece in chosen)
-        return size <= bytes_max or self._credit >= 3 / 4 * self._credit_max
+    def _chosen(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """What of the pieces makes a round; nothing if there is no credit for it. It must fit for
+        certain: what of a round waits for credit has its mark behind it, and without that no Queue
+        writes what came of it.
 
-    def _drain_some(self, now: int, bytes_max: float) -> list[SliceEffect]:
+        One row goes whatever it costs, once so much is free that no frame is charged more."""
+        bytes_max = min(self._credit, ROUND_CREDIT * self._credit_max)
+        allowed = max(bytes_max - self._frame_costs.of(pieces), bytes_max / 2)
+        while True:
+            chosen = [
+                Piece(piece.read, piece.batch, piece.begin, piece.begin + count)
+                for piece, count in zip(pieces, cut(pieces, ROUND_ROWS_MAX, allowed), strict=True)
+                if count
+            ]
+            size = sum(piece.parcel_bytes for piece in chosen) + self._frame_costs.of(chosen)
+            if size <= bytes_max:
+                return chosen
+            if sum(piece.rows for piece in chosen) == 1:
+                self.lacks_credit = self._credit < LARGE_CREDIT * self._credit_max
+                return [] if self.lacks_credit else chosen
+            allowed *= min(0.9, bytes_max / size)  # rows are not as large as they are on average
+
+    def _drain_some(self, now: int) -> list[SliceEffect]:
         limit = min(self._levels.horizon(), now)
         triggers = {}
         for place, read in self._gapped.items():
@@ -299,9 +323,10 @@ class SliceState:
                     self._forget_gapped(read)
                     return self._go_on_replaying()
             return []
-        chosen = _chosen(pieces, bytes_max)
-        if not self._fits(chosen, bytes_max):
-            return []
+        announced = self._announce()
+        chosen = self._chosen(pieces)
+        if not chosen:
+            return announced
         round_ = make_round(chosen)
         for piece in round_.columns.pieces:
             read = piece.read
@@ -315,7 +340,7 @@ class SliceState:
             self._levels.update(read)
             if not read.buffer and self._fed.pop(read.place, None) is not None:
                 self._hungry[read.place] = read
-        return self._send(round_)
+        return [*announced, *self._send(round_)]
 
     def _send(self, round_: Round) -> list[SliceEffect]:
         for read, changed in round_.changes():
@@ -328,7 +353,7 @@ class SliceState:
                 self._hints[hint] = self._new_hints[hint] = clock
         self._flushes.is_due |= round_.has_closes
         self._promised = max(self._promised, int(round_.columns.keys.max()))
-        effects: list[SliceEffect] = self._announce()
+        effects: list[SliceEffect] = []
         effects += [SendRollbacks(stage, batch) for stage, batch in round_.rollbacks]
         effects += [
             SendParcel(member, stage, batch)
@@ -337,10 +362,13 @@ class SliceState:
         return effects
 
     def _announce(self) -> list[SliceEffect]:
+        """A Queue takes note at once: the credit for it comes back whatever waits."""
         reads, self._unannounced = self._unannounced, []
         if not reads:
             return []
-        return [SendReads(announcement(reads))]
+        batch = announcement(reads)
+        self._credit -= batch.nbytes + frame_bytes(batch.schema)
+        return [SendReads(batch)]
 
     def _forget_gapped(self, read: Read) -> None:
         if not read.gapped:
@@ -348,16 +376,17 @@ class SliceState:
 
     # Replay
 
-    def _replay_some(self, replay: SpanReplay, bytes_max: float) -> list[SliceEffect]:
+    def _replay_some(self, replay: SpanReplay) -> list[SliceEffect]:
         pieces = replay.pieces()
         if not pieces:
             return []
-        chosen = _chosen(pieces, bytes_max)
-        if not self._fits(chosen, bytes_max):
-            return []
+        announced = self._announce()
+        chosen = self._chosen(pieces)
+        if not chosen:
+            return announced
         round_ = make_round(chosen)
         replay.drain(round_)
-        return [*self._send(round_), *self._go_on_replaying()]
+        return [*announced, *self._send(round_), *self._go_on_replaying()]
 
     def _go_on_replaying(self) -> list[SliceEffect]:
         replay = self._replay
@@ -429,19 +458,3 @@ class SliceState:
         self._marks = dict.fromkeys(self._marks)
         self._flushes = Flushes(self._assignment.members, snapshot.cycle)
         self._flushes.is_due = snapshot.frontier.journal_count > 0
-
-
-def _chosen(pieces: Sequence[Piece], bytes_max: float) -> list[Piece]:
-    """What of the pieces makes a round. It must fit the credit for certain: what of a round waits
-    for credit has its mark behind it, and without that no Queue writes what came of it."""
-    allowed = bytes_max
-    while True:
-        chosen = [
-            Piece(piece.read, piece.batch, piece.begin, piece.begin + count)
-            for piece, count in zip(pieces, cut(pieces, ROUND_ROWS_MAX, allowed), strict=True)
-            if count
-        ]
-        size = sum(piece.parcel_bytes for piece in chosen)
-        if size <= bytes_max or sum(piece.rows for piece in chosen) == 1:
-            return chosen
-        allowed *= min(0.9, bytes_max / size)  # rows are not as large as they are on average

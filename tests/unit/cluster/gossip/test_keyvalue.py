@@ -391,6 +391,7 @@ def test_one_that_is_dropped_leaves_too(cluster: Cluster) -> None:
     before = open_sockets()
     dropped = GossipKeyValue(11, KEY, [first.address])
     sees(first, 11, "alive")
+    sees(dropped, 0, "alive")
     assert threads_of(11)
     del dropped
     gc.collect()
@@ -403,5 +404,6 @@ def test_a_context_closes_its_member(cluster: Cluster) -> None:
     before = open_sockets()
     with GossipKeyValue(1, KEY, [first.address]) as second:
         sees(first, second.member, "alive")
+        sees(second, first.member, "alive")  # farewell is said to those whom it knows
     sees(first, 1, "left")
     assert open_sockets() == before

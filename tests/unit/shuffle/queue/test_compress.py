@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.disk import write_new_file
 from penstock.shuffle.queue import compress as compress_module
 from penstock.shuffle.queue.compress import compress
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.queue.segment import MappedSegment, list_segments, segment_path
-from penstock.storage.durable import write_new_file
 from tests.unit.shuffle.queue.queues import Row, append, frontier, producer, read
 
 if TYPE_CHECKING:

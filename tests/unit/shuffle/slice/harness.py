@@ -42,7 +42,7 @@ from penstock.shuffle.slice.events import (
 from penstock.shuffle.slice.progress import hints_in
 from penstock.shuffle.slice.reads import GAP_SLACK
 from penstock.shuffle.slice.snapshots import SliceSnapshot
-from penstock.shuffle.slice.state import CREDIT_RESERVE_BYTES, SliceState
+from penstock.shuffle.slice.state import LEAST_CREDIT, SliceState
 from tests.unit.shuffle.slice.model import Row, Walk, batches_of, owner_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from penstock.routing import Assignment
     from penstock.shuffle.plan import BindingPlan
 
-PLENTY = 10**9
+WINDOW_BYTES = 2400
+FRAME_BYTES = 64
+"""What a frame costs here beside its values; tests patch it in."""
 
 
 class Index:
@@ -150,6 +152,7 @@ class Harness:
         """Rows that were read again may have greater keys than those that follow."""
         self.is_restored = restored is not None
         self.asleep_until: int | None = None
+        self._credit_max = 0
         self.last_keys: dict[tuple[int, str], int] = {}
         """In this round, by member and stage."""
 
@@ -168,7 +171,7 @@ class Harness:
             case "grow":
                 self.grow()
             case "round":
-                self.round(self.rng.choice((0, 1, 150, 400, PLENTY)))
+                self.round(self.rng.choice((0, 1, 300, 600, 1800, WINDOW_BYTES)))
             case "time":
                 self.now += self.rng.choice((1, 5, 20))
             case "ask":
@@ -188,7 +191,7 @@ class Harness:
             while self.to_start or not self.all_started:
                 self.start_one()
             progressed = self.perform_one()
-            progressed |= self.round(self.rng.choice((1, 300, PLENTY)))
+            progressed |= self.round(self.rng.choice((1, 300, 600, WINDOW_BYTES)))
             is_left = any(map(self._is_possible, self.pending)) or self.state.is_due(self.now)
             if not progressed and not is_left:
                 return
@@ -330,15 +333,13 @@ class Harness:
 
     # Rounds
 
-    def round(self, allowed_bytes: int) -> bool:
+    def round(self, credit_bytes: int) -> bool:
         before = {number: self.state._numbers[number].offset for number in self.reads}
         replaying = self.state._replay is not None
-        may_drain = self.may_drain() and allowed_bytes > 0
-        credit = {
-            member: CREDIT_RESERVE_BYTES + allowed_bytes + self.rng.choice((0, 500))
-            for member in self.queues
-        }
-        credit[self.rng.choice(list(credit))] = CREDIT_RESERVE_BYTES + allowed_bytes
+        self._credit_max = max(self._credit_max, credit_bytes)
+        may_drain = self.may_drain() and credit_bytes >= LEAST_CREDIT * self._credit_max
+        credit = {member: credit_bytes + self.rng.choice((0, 500)) for member in self.queues}
+        credit[self.rng.choice(list(credit))] = credit_bytes
         self.asleep_until = None
         self.last_keys = {}
         effects = self.state.round(self.now, credit)
@@ -366,7 +367,7 @@ class Harness:
         if replaying:
             assert self.state._promised >= self.promised
             self.promised = self.replayed_to = self.state._promised
-        self._is_small(effects, allowed_bytes)
+        self._fits(effects, credit)
         # A read that is behind may have anything after its last key: nobody may overtake that.
         for number, view in self.reads.items():
             if moved and view.head > max([*view.keys, before[number] - 1]) + 1:
@@ -376,11 +377,15 @@ class Harness:
         self.check()
         return bool(moved or any(isinstance(effect, SendParcel) for effect in effects))
 
-    def _is_small(self, effects: list[SliceEffect], allowed_bytes: int) -> None:
-        sent = [effect.batch for effect in effects if isinstance(effect, SendParcel)]
-        rows = sum(batch.num_rows for batch in sent)
-        size = sum(batch.nbytes for batch in sent)
-        assert rows <= 1 or size <= allowed_bytes + 40 * rows  # offsets and bits are rounded up
+    def _fits(self, effects: list[SliceEffect], credit: dict[int, int]) -> None:
+        """A round goes whole or not at all, unless it is one row."""
+        parcels = [effect for effect in effects if isinstance(effect, SendParcel)]
+        common = [e.batch for e in effects if isinstance(e, SendReads | SendRollbacks)]
+        rows = sum(effect.batch.num_rows for effect in parcels)
+        for member, credit_bytes in credit.items():
+            own = [*common, *(each.batch for each in parcels if each.member == member)]
+            cost = sum(batch.nbytes + FRAME_BYTES for batch in own)
+            assert rows <= 1 or cost <= credit_bytes
 
     def may_drain(self) -> bool:
         if not self.all_started or any(isinstance(order, Probe) for order in self.pending):

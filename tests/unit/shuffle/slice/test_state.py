@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.routing import assign
 from penstock.sequence import SequenceFaultError
 from penstock.shuffle.slice import levelling, parcelling, state
-from tests.unit.shuffle.slice.harness import Harness
+from tests.unit.shuffle.slice.harness import FRAME_BYTES, Harness
 from tests.unit.shuffle.slice.model import Walk, binding, random_journal
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def _small_limits() -> Iterator[None]:
         patch.setattr(state, "ROUND_ROWS_MAX", 12)
         patch.setattr(parcelling, "LARGE_ROWS", 4)
         patch.setattr(state, "FETCH_BYTES", 300)
+        for module in (parcelling, state):
+            patch.setattr(module, "frame_bytes", lambda _: FRAME_BYTES)
         yield
 
 

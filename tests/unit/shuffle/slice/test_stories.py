@@ -42,7 +42,10 @@ from penstock.shuffle.slice.events import (
 from penstock.shuffle.slice.reads import GAP_SLACK
 from penstock.shuffle.slice.replay import ReplayedCommitError
 from penstock.shuffle.slice.snapshots import CorruptSliceError, SavedReplay, SliceSnapshot
-from penstock.shuffle.slice.state import CREDIT_RESERVE_BYTES, FETCH_BYTES, SliceState
+from penstock.shuffle.slice.state import FETCH_BYTES, SliceState
+from penstock.transport import VnodeData
+from penstock.transport.stages import StageEncoders
+from penstock.transport.wire import encode
 from tests.unit.shuffle.slice.harness import Index
 from tests.unit.shuffle.slice.model import Row, batch_of, binding, producer
 
@@ -117,17 +120,83 @@ def test_rows_that_all_go_to_one_member_are_not_copied() -> None:
 
 def test_without_credit_nothing_goes_and_marks_do() -> None:
     state = fed(slice_of(), documents(10, 20))
-    assert state.round(NOW, {1: CREDIT_RESERVE_BYTES}) == [SendMark(1, Mark(MarkKind.DUE, 10))]
+    assert state.round(NOW, {1: 0}) == [SendMark(1, Mark(MarkKind.DUE, 10))]
     assert state.is_due(NOW)
+    assert state.lacks_credit
     with pytest.raises(LocalProtocolError, match=r"members \[1\]"):
         state.round(NOW, {2: 5})
 
 
-def test_a_row_larger_than_any_credit_goes_alone() -> None:
+def test_a_row_larger_than_any_credit_goes_alone_when_most_is_free() -> None:
     state = fed(slice_of(), documents(10, 20))
-    effects = state.round(NOW, {1: CREDIT_RESERVE_BYTES + 1})
+    effects = state.round(NOW, {1: 1000})
+    assert [parcel.batch.num_rows for parcel in of(effects, SendParcel)] == []
+    effects = state.round(NOW, {1: 740})
+    assert of(effects, SendParcel) == []
+    assert state.lacks_credit
+    effects = state.round(NOW, {1: 750})
     assert [parcel.batch.num_rows for parcel in of(effects, SendParcel)] == [1]
     assert of(effects, SendMark) == [SendMark(1, Mark(MarkKind.DUE, 20))]
+
+
+def test_a_round_of_many_frames_fits_its_credit() -> None:
+    """As the transport counts it: a lane of many bindings, with a few rows of each."""
+    bindings = [binding(place) for place in range(60)]
+    state = slice_of(*bindings, members=(1, 2))
+    state.handle(AllReadsStarted())
+    for place in range(60):
+        state.handle(ReadStarted(place, place, f"j{place}"))
+        state.handle(Probed(place, 0, 3))
+        rows = documents(*range(10, 13), who=ONE + (place << 16))
+        state.handle(Fetched(place, (batch_of(f"j{place}", rows, 0, 3),), 3))
+    window = 100_000
+    sent, rounds = 0, 0
+    while state.is_due(NOW):
+        effects = state.round(NOW, {1: window, 2: window})
+        encoders = {1: StageEncoders(), 2: StageEncoders()}
+        costs = {1: 0, 2: 0}
+        for effect in effects:
+            if isinstance(effect, SendReads | SendRollbacks | SendParcel):
+                members = [effect.member] if isinstance(effect, SendParcel) else [1, 2]
+                stage = "reads" if isinstance(effect, SendReads) else str(effect.stage)
+                for member in members:
+                    frame = VnodeData(stage, 0, effect.batch)
+                    costs[member] += encode(frame, encoders[member]).cost_bytes
+        assert max(costs.values()) <= window
+        sent += sum(parcel.batch.num_rows for parcel in of(effects, SendParcel))
+        rounds += 1
+    assert sent == 180
+    assert 2 < rounds < 30
+
+
+def test_a_read_of_what_was_lost_ends_with_the_last_commit_of_it() -> None:
+    state = slice_of()
+    lost = (
+        ProducerFrontier(Producer.from_int64(ONE), 0, 12),
+        ProducerFrontier(Producer.from_int64(TWO), 0, 31),
+    )
+    state.handle(ReadStarted(7, 0, "j", tuple(sorted(lost, key=lambda entry: entry.producer))))
+    state.handle(AllReadsStarted())
+    state.handle(Probed(7, 0, 40))
+    rows = [
+        *documents(10, 11, 12, 13),
+        *documents(30, who=TWO, flags=1),
+        *documents(32, who=TWO, flags=1),
+        *documents(14),
+        *documents(33, who=TWO, flags=2),
+        *documents(15, 16),
+    ]
+    first = state.handle(Fetched(7, (batch_of("j", rows, 0, 4),), 40))
+    assert [(one.offset, one.read) for one in of(first, Fetch)] == [(4, 7)], "one is not there yet"
+    second = state.handle(Fetched(7, (batch_of("j", rows, 4, 10),), 40))
+    assert of(second, Fetch) == []
+    effects = state.round(NOW, PLENTY)
+    (parcel,) = of(effects, SendParcel)
+    assert parcel.batch.column("_offset").to_pylist() == list(range(7))
+    assert of(effects, SendMark) == [SendMark(1, IDLE)]
+    assert of(effects, Fetch) == []
+    (read,) = state.snapshot().reads
+    assert read.offset == 8, "from here the next session goes on"
 
 
 def test_a_row_that_is_not_old_enough_waits() -> None:
@@ -144,10 +213,10 @@ def test_a_late_row_does_not_break_a_promise() -> None:
     state = fed(slice_of(), documents(50, 60))
     state.handle(ReadStarted(8, 0, "k"))
     state.handle(Probed(8, 0, 0))
-    state.round(NOW, {1: CREDIT_RESERVE_BYTES})
+    state.round(NOW, {1: 0})
     state.handle(Fetched(8, (batch_of("k", documents(3), 0, 1),), 1))
     assert state._numbers[8].buffer[0].keys.tolist() == [50]
-    effects = state.round(NOW, {1: CREDIT_RESERVE_BYTES + 60})
+    effects = state.round(NOW, {1: 1})
     assert of(effects, SendMark) == []
     effects += state.round(NOW, PLENTY)
     assert sorted(

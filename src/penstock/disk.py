@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names that were created or removed in the folder durable."""
+    """Makes names that were created, renamed or removed in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -37,9 +37,13 @@ def write_new_file(path: Path, pieces: Iterable[bytes | memoryview | pa.Buffer])
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         for piece in pieces:
-            view = memoryview(piece).cast("B")
-            while view:
-                view = view[os.write(descriptor, view) :]
+            write_all(descriptor, piece)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes | memoryview | pa.Buffer) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view) :]

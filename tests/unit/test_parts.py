@@ -1,4 +1,4 @@
-"""What the README shows does run, word for word; only its folders are other ones."""
+"""What the documentation shows does run, word for word; only its folders are other ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     import pytest
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+PARTS = Path(__file__).parents[2] / "docs" / "parts.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PARTS.read_text(), re.DOTALL)
 
 
 def block_with(text: str) -> str:
@@ -21,7 +21,7 @@ def block_with(text: str) -> str:
 
 
 def run(code: str, tmp_path: Path, **names: Any) -> None:
-    exec(compile(code.replace("file:///data", f"file://{tmp_path}"), README.name, "exec"), names)
+    exec(compile(code.replace("file:///data", f"file://{tmp_path}"), PARTS.name, "exec"), names)
 
 
 def test_frames_between_members(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""What is in the journals now: what an epoch has to cover to be up to date.
+
+A target is taken from the journals as the batch reader does it, and is a frontier. So it is reached
+for certain, however much is written meanwhile.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.frontier import reduce_all
+from penstock.ids import CLOCK_FLOOR, clock_duration
+from penstock.journal.cut import take_cut
+from penstock.journal.progress import frontier_of
+
+if TYPE_CHECKING:
+    from penstock.frontier import Frontier
+    from penstock.journal.store import JournalStore
+    from penstock.shuffle.plan import BindingPlan, Plan
+
+_CLOCK_PER_MICROSECOND: Final = clock_duration(0, 1_000)
+
+
+def target_of_now(store: JournalStore, plan: Plan) -> Frontier:
+    """Everything that is committed. Of a delayed binding, what is old enough."""
+    return reduce_all([_of_binding(store, binding) for binding in plan.bindings])
+
+
+def _of_binding(store: JournalStore, binding: BindingPlan) -> Frontier:
+    def journals() -> list[str]:
+        return [one.name for one in store.journals(binding.collection, binding.selector)]
+
+    as_of = None
+    if binding.delay:
+        delay = datetime.timedelta(microseconds=binding.delay // _CLOCK_PER_MICROSECOND)
+        as_of = datetime.datetime.now(datetime.UTC) - delay
+    cuts = take_cut(store, journals, as_of, binding.place)
+    found = frontier_of(store, cuts, binding.place)
+    # What retention has dropped is known from a segment's header, but no Slice meets it. With an
+    # open span the place of the last commit is not known: then nothing is asked for.
+    kept_from = {cut.journal: cut.begin for cut in cuts}
+    begins = np.array([kept_from[str(name)] for name in found.journal_names.to_pylist()], np.int64)
+    begins = np.repeat(begins, found.producer_counts)
+    is_kept = (begins == 0) | (-found.offsets > begins)
+    return found.keep_entries(is_kept & (found.last_commits > CLOCK_FLOOR))
+
+
+def covers(frontier: Frontier, target: Frontier) -> bool:
+    """Whether every commit of the target is in the frontier."""
+    for wanted in target.journals():
+        for entry in wanted.producers:
+            found = frontier.entry(wanted.journal, wanted.binding, entry.producer)
+            if (0 if found is None else found.last_commit) < entry.last_commit:
+                return False
+    return True

@@ -1,0 +1,235 @@
+"""How a task comes to be a member.
+
+A task is sent a `Ticket`, by Spark, in its closure: where the driver listens, the certificate that
+the driver's must be issued by, and a join token. It connects, checks the driver's certificate, and
+shows the token. From then on both ends trust each other, and only over this connection the member's
+own certificate and the session's token come. It stays open: orders and steps go through it.
+
+    task                          driver
+    ──── TLS, token, Joining ───>
+    <─────────────────── Given ──   once all tasks of the job are there
+    <─── orders · steps ──────────>
+
+The token is of one session, and good until all its members have joined.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import pickle
+import queue
+import secrets
+import socket
+import ssl
+import struct
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import PeerUnavailableError, RemoteProtocolError
+from penstock.shuffle.control import SESSION
+from penstock.transport.carriers.pipes import TlsPipe
+from penstock.transport.certificates import member_name
+from penstock.transport.security import server_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.transport.security import ClusterSecurity
+
+TOKEN_BYTES: Final = 32
+PROOF_SECONDS_MAX: Final = 20.0
+"""For the handshake and the token. Who takes longer is none of ours, or connects again."""
+UNPROVEN_MAX: Final = 64
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A member's `Given` has the feed and the assignment: some kilobytes."""
+KEPT_SECONDS: Final = 30
+"""A machine that has not answered for so long is gone."""
+_FOR_EVER_SECONDS: Final = 1e6
+_LENGTH: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """With a task's closure: how it finds the driver, and proves to be its task."""
+
+    host: str
+    port: int
+    authority: bytes = field(repr=False)
+    token: bytes = field(repr=False)
+    feed: str
+    folder: str
+    """For the queues. Empty: Spark's own local directories."""
+    local_directories: str
+    """What Spark is configured to use, where the executor does not say."""
+    is_local: bool
+    """All in the driver's process, as with `local[4]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What a task says of itself."""
+
+    host: str
+    machine: str
+    process: int
+    folder: str
+    """Where it would put its queue's folder."""
+    held: dict[int, str]
+    """Members whose queues, of the same feed, are on its machine already, with their folders."""
+
+
+class Wire:
+    """A connection that carries Python objects. One thread reads while others write."""
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        _watch(connected)
+        self._pipe = TlsPipe(connected)
+        self._pipe.limit(_FOR_EVER_SECONDS)
+        self._lock = threading.Lock()
+
+    def send(self, obj: Any, /) -> None:
+        data = pickle.dumps(obj)
+        with self._lock:
+            self._pipe.send([_LENGTH.pack(len(data)), data])
+
+    def recv(self) -> Any:
+        (size,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        if size > MESSAGE_BYTES_MAX:
+            raise OSError(f"a message of {size} bytes is none of ours")
+        return pickle.loads(self._receive(size))  # noqa: S301 - both ends have proven themselves
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            count = self._pipe.receive_into(view)
+            if not count:
+                raise EOFError("the other end is gone")
+            view = view[count:]
+        return bytes(data)
+
+    def cut(self) -> None:
+        """Ends it for both ends, also for a thread that waits in `recv`."""
+        self._pipe.cut()
+
+    def close(self) -> None:
+        self._pipe.close()
+
+
+# In a task
+
+
+def join(ticket: Ticket, joining: Joining) -> Wire:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=ticket.authority.decode())
+    context.hostname_checks_common_name = False
+    try:
+        plain = socket.create_connection((ticket.host, ticket.port), PROOF_SECONDS_MAX)
+        connected = context.wrap_socket(plain, server_hostname=member_name(SESSION))
+        connected.sendall(ticket.token)
+    except OSError as error:
+        raise PeerUnavailableError(
+            f"the driver cannot be reached at {ticket.host}:{ticket.port} ({error}): the session "
+            "that this task belongs to is over, or executors cannot connect to the driver's machine"
+        ) from error
+    wire = Wire(connected)
+    wire.send(joining)
+    return wire
+
+
+# On the driver
+
+
+class Door:
+    """Lets tasks of one session in, from its making to `close`."""
+
+    def __init__(self, host: str, security: ClusterSecurity) -> None:
+        credentials = security.member_security(SESSION).credentials
+        if credentials is None or security.authority is None:
+            raise RemoteProtocolError("tasks join over TLS, with certificates made for them")
+        self._context = server_context(credentials)
+        # A task has no certificate yet. What it proves itself with is the token.
+        self._context.verify_mode = ssl.CERT_NONE
+        self.authority: Final = security.authority.certificate
+        self.token: Final = secrets.token_bytes(TOKEN_BYTES)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=UNPROVEN_MAX)
+        self.port: Final[int] = self._listener.getsockname()[1]
+        self._came: queue.SimpleQueue[tuple[Wire, Joining]] = queue.SimpleQueue()
+        self._unproven = threading.BoundedSemaphore(UNPROVEN_MAX)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._accept, name="penstock door", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> tuple[Wire, Joining] | None:
+        """The next task that has proven to be one."""
+        with contextlib.suppress(queue.Empty):
+            return self._came.get(timeout=seconds)
+        return None
+
+    def close(self) -> None:
+        """Nobody else comes in. Those who did keep their connections."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which ends the waiting in `accept`
+        self._listener.close()
+        self._thread.join()
+        while (came := self.wait(0)) is not None:
+            came[0].cut()
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                connected, _ = self._listener.accept()
+            except OSError:
+                return
+            self._unproven.acquire()
+            threading.Thread(
+                target=self._prove, args=(connected,), name="penstock door", daemon=True
+            ).start()
+
+    def _prove(self, plain: socket.socket) -> None:
+        try:
+            plain.settimeout(PROOF_SECONDS_MAX)
+            connected = self._context.wrap_socket(plain, server_side=True)
+            shown = _read_exactly(connected.recv, TOKEN_BYTES)
+            if not hmac.compare_digest(shown, self.token):
+                connected.close()
+                return
+            wire = Wire(connected)
+            joining = wire.recv()
+        except (OSError, EOFError):
+            plain.close()
+            return
+        finally:
+            self._unproven.release()
+        if self._closing.is_set():
+            wire.cut()
+            return
+        self._came.put((wire, joining))
+
+
+def _read_exactly(receive: Callable[[int], bytes], size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = receive(size - len(data))
+        if not piece:
+            raise EOFError("the other end is gone")
+        data += piece
+    return data
+
+
+def _watch(connected: socket.socket) -> None:
+    """A machine that vanishes says no farewell: the system asks, and gives it up."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEPT_SECONDS // 3),
+        ("TCP_KEEPINTVL", KEPT_SECONDS // 6),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", KEPT_SECONDS * 1000),
+    ):
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,214 @@
+"""A shuffle whose members are tasks of a Spark barrier job; the Session is in the driver's process.
+
+A session is one job. When a member is lost, Spark ends the job, and the next session is another
+job, with other secrets: tasks of the old one that live on for a moment are strangers to it, and a
+lock holds a new member back until the old one has left the queue's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import LocalProtocolError
+from penstock.shuffle.crew import LOOPBACK, STEP_SECONDS_MAX, CrewShuffle
+from penstock.shuffle.process_member import Given
+from penstock.shuffle.serving import Served
+from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError
+from penstock.spark.cluster.job import MemberJob, first_line
+from penstock.spark.cluster.joining import Door, Ticket
+from penstock.spark.cluster.places import cast_members, queue_folder
+from penstock.spark.cluster.server import ClusterClosedError
+from penstock.spark.cluster.slots import await_slots, is_local
+from penstock.transport.security import Token
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from penstock.journal.store import JournalStore
+    from penstock.shuffle.crew import Crew, Terms
+    from penstock.shuffle.feed import Feed
+    from penstock.shuffle.finding import Finder
+    from penstock.shuffle.member import Settings
+    from penstock.shuffle.process_member import Order
+    from penstock.spark.cluster.joining import Joining, Wire
+
+_LOOK_SECONDS: Final = 0.25
+
+
+class SparkShuffle(CrewShuffle):
+    """From `start` to `close`; a context."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        feed: Feed,
+        store: JournalStore,
+        folder: Path,
+        *,
+        members: int,
+        queues_beside: bool,
+        finder: Finder,
+        closing: threading.Event,
+        settings: Settings | None = None,
+        epoch_seconds: float = EPOCH_SECONDS,
+    ) -> None:
+        """Queues are in `folder` too, with `queues_beside`; else in Spark's local directories. With
+        `closing` set, nothing is begun any more."""
+        self._local = is_local(context.master)
+        super().__init__(
+            feed,
+            store,
+            folder,
+            members=members,
+            settings=settings,
+            epoch_seconds=epoch_seconds,
+            host=driver_host(context),
+        )
+        self._context = context
+        self._queues_beside = queues_beside
+        self._finder = finder
+        self._closing = closing
+        self._job: MemberJob | None = None
+        self._joined: dict[int, Joining] = {}
+        self._reading = b"", ""
+        """What readers trust, and what they show."""
+
+    @property
+    def process_ids(self) -> dict[int, int]:
+        """Of the members that run. They may be on other machines."""
+        return {member: joining.process for member, joining in self._joined.items()}
+
+    @property
+    def machines(self) -> dict[int, str]:
+        """Where members run."""
+        return {member: joining.machine for member, joining in self._joined.items()}
+
+    def queue_folder(self, member: int) -> Path:
+        found = self._joined.get(member)
+        return super().queue_folder(member) if found is None else _folder_of(member, found)
+
+    def served(self, member: int) -> Served | None:
+        if self._crew is None:
+            raise LocalProtocolError("the shuffle is not started")
+        location = self._crew.serving[member]
+        machine = self._joined[member].machine
+        return Served(member, machine, location, *self._reading, self._finder)
+
+    def _muster(self, crew: Crew, terms: Terms) -> None:
+        taken = sum(job.members for job in MemberJob.running)
+        await_slots(self._context, len(self.members), taken)
+        door = Door(self._host, terms.security)
+        try:
+            ticket = Ticket(
+                self._host,
+                door.port,
+                door.authority,
+                door.token,
+                self.folder.name,
+                str(self.folder) if self._queues_beside else "",
+                self._context.getConf().get("spark.local.dir", ""),
+                self._local,
+            )
+            self._job = MemberJob(self._context, ticket, len(self.members))
+            came = self._await_tasks(door, self._job)
+        finally:
+            door.close()
+        self._reading = door.authority, Token.generate().secret
+        cast = cast_members(self.members, [joining.held for _, joining in came])
+        for member, (wire, joining) in zip(cast, came, strict=True):
+            self._joined[member] = joining
+            crew.add(member, TaskHost(member, wire, joining))
+            given = Given(
+                terms.setup,
+                terms.security.member_security(member),
+                self._store.url,
+                terms.gossip_key,
+                terms.seed,
+                str(self.folder / "cluster"),
+                str(_folder_of(member, joining)),
+                joining.host,
+                read_token=self._reading[1],
+            )
+            with contextlib.suppress(OSError):  # it is gone already, which the crew finds out
+                wire.send(given)
+
+    def _await_tasks(self, door: Door, job: MemberJob) -> list[tuple[Wire, Joining]]:
+        came: list[tuple[Wire, Joining]] = []
+        deadline = time.monotonic() + STEP_SECONDS_MAX
+        try:
+            while len(came) < job.members:
+                if self._closing.is_set():
+                    raise ClusterClosedError(self.folder.name)
+                if (found := door.wait(_LOOK_SECONDS)) is not None:
+                    came.append(found)
+                elif job.ended.is_set():
+                    reason = "it ended" if job.failure is None else first_line(job.failure)
+                    raise MemberLostError(f"Spark did not run the members: {reason}")
+                elif time.monotonic() > deadline:
+                    raise MemberLostError(
+                        f"Spark has started {len(came)} of {job.members} members in "
+                        f"{STEP_SECONDS_MAX:g} s: other jobs take its slots, or its executors "
+                        f"cannot connect to {self._host}"
+                    )
+        except BaseException:
+            for wire, _ in came:
+                wire.cut()
+            raise
+        return came
+
+    def _dismiss(self) -> None:
+        job, self._job = self._job, None
+        self._joined = {}
+        if job is not None:
+            job.close()
+
+
+def driver_host(context: SparkContext) -> str:
+    """By which executors reach this process."""
+    if is_local(context.master):
+        return LOOPBACK
+    return str(context.getConf().get("spark.driver.host", LOOPBACK))
+
+
+def _folder_of(member: int, joining: Joining) -> Path:
+    return Path(joining.held.get(member) or queue_folder(joining.folder, member))
+
+
+class TaskHost:
+    """A task of Spark's, and the connection to it."""
+
+    def __init__(self, member: int, wire: Wire, joining: Joining) -> None:
+        self._joining = joining
+        self._member = member
+        self._wire = wire
+        self._gone = threading.Event()
+
+    def send(self, order: Order) -> None:
+        self._wire.send(order)
+
+    def receive(self) -> object:
+        try:
+            found: object = self._wire.recv()
+        except (EOFError, OSError):
+            self._gone.set()
+            raise
+        return found
+
+    def how_it_ended(self) -> str:
+        return (
+            f"the task of member {self._member} is gone (process {self._joining.process} on "
+            f"{self._joining.host}); Spark's log of that executor says why"
+        )
+
+    def wait_ended(self, seconds: float) -> None:
+        self._gone.wait(seconds)
+
+    def kill(self) -> None:
+        self._wire.cut()  # where it runs, it ends by itself
+
+    def close(self) -> None:
+        self._wire.close()

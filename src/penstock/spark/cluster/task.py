@@ -1,0 +1,49 @@
+"""What a task of the barrier job does: it joins, is told which member it is, and is that one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyspark import BarrierTaskContext
+
+from penstock.shuffle.crew import LOOPBACK
+from penstock.shuffle.process_member import run_member
+from penstock.shuffle.serving import this_machine
+from penstock.spark.cluster.joining import Joining, join
+from penstock.spark.cluster.places import feed_folders, held_queues, local_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.spark.cluster.joining import Ticket
+
+
+def run_task(ticket: Ticket, _: Iterable[int]) -> Iterator[int]:
+    context = BarrierTaskContext.get()
+    place = context.partitionId()
+    if ticket.folder:
+        folders = [ticket.folder]
+    else:
+        directories = local_directories(os.environ, ticket.local_directories)
+        folders = feed_folders(ticket.feed, directories)
+    host = LOOPBACK if ticket.is_local else _host(context.getTaskInfos()[place].address)
+    wire = join(
+        ticket,
+        Joining(
+            host,
+            this_machine(),
+            os.getpid(),
+            folders[place % len(folders)],
+            held_queues(folders),
+        ),
+    )
+    run_member(wire.recv(), wire)
+    wire.cut()
+    return iter(())
+
+
+def _host(address: str) -> str:
+    """Of the executor, as Spark knows it: with a port, mostly."""
+    host, colon, port = address.rpartition(":")
+    return host.strip("[]") if colon and port.isdigit() else address

@@ -1,0 +1,67 @@
+"""Where a feed's queues and epochs are: a folder for each query."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import ConfigurationError
+from penstock.storage import Storage
+
+if TYPE_CHECKING:
+    from penstock.shuffle.feed import Feed
+    from penstock.spark.streaming.options import StreamOptions
+
+FEEDS: Final = "feeds"
+"""In the folder of a file store."""
+_NAME: Final = "feed.json"
+_FORMAT: Final = 1
+
+
+def feed_folder(options: StreamOptions, name: str) -> Path:
+    if options.folder:
+        return Path(options.folder).absolute() / name
+    parts = urlsplit(options.store)
+    if parts.scheme not in ("", "file"):
+        raise ConfigurationError(
+            f"the queues of a read from {options.store} need a folder; say for example "
+            ".option('folder', '/data/queues')"
+        )
+    return Path(unquote(parts.path)).absolute() / FEEDS / name
+
+
+def settle_folder(folder: Path, options: StreamOptions, *, is_new: bool) -> None:
+    """Notes in a new folder whose it is. One that is there already must be of the same feed."""
+    of = _described(options)
+    if is_new:
+        note = json.dumps({"format": _FORMAT, **of}, indent=2).encode()
+        Storage.open(folder).create(_NAME, note)
+        return
+    path = folder / _NAME
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"Spark's checkpoint goes on in {folder}, which is not there: it was removed, or the "
+            "option 'folder' or 'store' was another one when the query began. Bring it back, or "
+            "begin with a new checkpoint: all documents are read again then"
+        ) from None
+    except ValueError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    for setting, value in of.items():
+        if found.get(setting) != value:
+            raise ConfigurationError(
+                f"this query began with other {setting}: {json.dumps(found.get(setting))}, and now "
+                f"they are {json.dumps(value)}. Set them back, or begin with a new checkpoint"
+            )
+
+
+def _described(options: StreamOptions) -> dict[str, Any]:
+    return {"bindings": describe_bindings(options.feed)}
+
+
+def describe_bindings(feed: Feed) -> Any:
+    return json.loads(json.dumps([asdict(one) for one in feed.bindings], default=str))

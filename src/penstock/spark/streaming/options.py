@@ -1,0 +1,138 @@
+"""The options of a streaming read: what `spark.readStream.format("penstock")` takes."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import ConfigurationError
+from penstock.shuffle.feed import BindingError, Feed
+from penstock.shuffle.feed_file import BINDING_SETTINGS, load_feed, parse_binding
+from penstock.shuffle.running import MEMBERS_MAX
+from penstock.spark.options import ReadOptions, number_option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEMBERS_DEFAULT: Final = 2
+SPLITS_MAX: Final = 128
+LIMIT_MAX: Final = 2**62
+_MOMENTS: Final = ("not_before", "not_after")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Checked options. The names of the fields are the names of the options, beside those of a
+    binding: collection, key, partitions, priority, read_delay, not_before, not_after."""
+
+    store: str
+    feed: Feed
+    """As an option it is the path of a feed file, in place of a binding's options."""
+    folder: str = ""
+    """For queues and epochs. Empty: in the store's own folder."""
+    members: int = MEMBERS_DEFAULT
+    splits: int = 1
+    """Spark partitions for each member."""
+    max_documents: int | None = None
+    max_bytes: int | None = None
+    cluster: str = ""
+    """Where the cluster of `penstock.cluster` answers. Empty: the members run in Spark's source
+    process."""
+    given: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        own = [one.name for one in fields(cls) if one.name != "given"]
+        return [*own, *BINDING_SETTINGS]
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> StreamOptions:
+        """Reads Spark's options: names in lower case, values as text."""
+        values = {name.lower(): value.strip() for name, value in options.items()}
+        for name in values:
+            if name not in cls.names():
+                raise ConfigurationError(
+                    f"there is no option {name!r} of a streaming read; choose from "
+                    f"{', '.join(cls.names())}"
+                )
+        if not values.get("store"):
+            raise ConfigurationError(
+                "option 'store' is missing; say for example "
+                ".option('store', 'file:///data/journals')"
+            )
+        return cls(
+            store=values["store"],
+            feed=feed_of(values),
+            folder=values.get("folder", ""),
+            members=number_option(values, "members", 1, MEMBERS_MAX) or MEMBERS_DEFAULT,
+            splits=number_option(values, "splits", 1, SPLITS_MAX) or 1,
+            max_documents=number_option(values, "max_documents", 1, LIMIT_MAX),
+            max_bytes=number_option(values, "max_bytes", 1, LIMIT_MAX),
+            cluster=values.get("cluster", ""),
+            given=values,
+        )
+
+
+def check_known(options: Mapping[str, str]) -> None:
+    """Spark asks for a schema before it says what for. What fits no kind of read is told then."""
+    for name in options:
+        if name.lower() not in {*ReadOptions.names(), "bounds", *StreamOptions.names()}:
+            raise ConfigurationError(
+                f"there is no option {name!r}; a batch read has {', '.join(ReadOptions.names())}; "
+                f"a streaming read has {', '.join(StreamOptions.names())}"
+            )
+
+
+def is_streaming(options: Mapping[str, str]) -> bool:
+    """Whether options are of a streaming read only. Those that fit both kinds of read give the same
+    schema."""
+    names = {name.lower() for name in options}
+    return bool(names & (set(StreamOptions.names()) - set(ReadOptions.names())))
+
+
+def feed_of(values: Mapping[str, str]) -> Feed:
+    """The feed file's, or one with a single binding."""
+    settings = {name: values[name] for name in BINDING_SETTINGS if name in values}
+    path = values.get("feed", "")
+    if path:
+        if settings:
+            raise ConfigurationError(
+                f"option {min(settings)!r} does not go with 'feed': the feed file has its bindings "
+                "in it"
+            )
+        return load_feed(path)
+    if not settings.get("collection"):
+        raise ConfigurationError(
+            "option 'collection' is missing; say for example .option('collection', 'orders'), or "
+            ".option('feed', 'orders.toml') for several"
+        )
+    try:
+        return Feed(settings["collection"], (parse_binding(0, _table(settings)),))
+    except BindingError as error:
+        raise ConfigurationError(f"option {error.setting!r}: {error.problem}") from error
+
+
+def _table(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a binding, as a feed file would have them."""
+    table: dict[str, Any] = dict(settings)
+    if "key" in table:
+        table["key"] = [name.strip() for name in table["key"].split(",") if name.strip()]
+    for name in _MOMENTS:
+        if name in table:
+            table[name] = _moment(name, table[name])
+    for name, kind in (("priority", int), ("read_delay", float)):
+        # What is not a number is either a time with its unit, or refused with the binding.
+        with contextlib.suppress(KeyError, ValueError):
+            table[name] = kind(table[name])
+    return table
+
+
+def _moment(name: str, text: str) -> datetime.datetime:
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise BindingError(
+            0, name, f"{text!r} is not a moment: write it like 2026-01-31T12:00:00Z"
+        ) from None

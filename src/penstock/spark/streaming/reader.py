@@ -1,0 +1,182 @@
+"""Spark's interface to a streaming read.
+
+Spark makes the reader in a planning process, sends it to a source process that lives as long as
+the query runs, and from there with each partition to tasks. The shuffle is opened in the source
+process, by the first call that needs it; nothing of it travels. A source process that ends, however
+it does, takes its threads and locks with it: the next one goes on from the newest epoch. With the
+option `cluster`, the shuffle is in the driver's process, which this one asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.errors import LocalProtocolError
+from penstock.shuffle.outlet import Outlet, fingerprint
+from penstock.spark.cluster.remote import RemoteOutlet
+from penstock.spark.plan import opened
+from penstock.spark.streaming.folders import feed_folder, settle_folder
+from penstock.spark.streaming.limits import Limits
+from penstock.spark.streaming.offset import Offset, new_feed_name
+from penstock.spark.streaming.rows import StretchPartition, read_stretch, split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from penstock.shuffle.resume import Epoch
+    from penstock.spark.streaming.options import StreamOptions
+
+IDLE_SECONDS: Final = 0.05
+"""How long Spark is kept waiting when there is nothing new. It asks again at once."""
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: StreamOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._feed: str | None = None
+        self._outlet: Outlet | RemoteOutlet | None = None
+        self._limits = Limits(options.max_documents, options.max_bytes)
+        self._passed_over = 0
+        """The last epoch without news."""
+        self._ends = False
+        """The query ends when it has read what was there at its begin: Trigger.AvailableNow."""
+        self._end: int | None = None
+        """The epoch at which it ends, once there is one that has all of that."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_outlet": None}
+
+    # In the source process
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        if self._outlet is None:  # Spark may ask twice
+            self._open(new_feed_name(), is_new=True)
+        return self._offset_of(self._opened.epoch(0))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        options = self._options
+        if options.max_documents is not None:
+            return ReadMaxRows(options.max_documents)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._ends = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        at = self._resume(start)
+        newest = self._newest_until_end(at) if self._ends else self._newest(at)
+        return start if newest is None else self._offset_of(self._limited(at.epoch, newest, limit))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        if self._outlet is None or self._feed is None:
+            return None
+        outlet = self._outlet
+        return {**self._offset_of(outlet.newest()), "rows_behind": outlet.behind()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, last = self._resume(start), Offset.parse(end)
+        if begin.epoch == last.epoch:
+            return []
+        outlet = self._opened
+        epochs = outlet.epoch(begin.epoch), outlet.epoch(last.epoch)
+        begin.check(epochs[0])
+        last.check(epochs[1])
+        return [
+            StretchPartition(share, vnodes, epochs[0].frontier, epochs[1].frontier, last)
+            for share in outlet.shares()
+            for vnodes in split(share.vnodes, self._options.splits)
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._opened.consumed(self._resume(end).epoch)
+
+    def stop(self) -> None:
+        if self._outlet is not None:
+            self._outlet.close()
+            self._outlet = None
+
+    # In a task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StretchPartition):
+            raise TypeError(f"not a partition of this reader: {partition!r}")
+        return read_stretch(partition, self._schema)
+
+    @property
+    def _opened(self) -> Outlet | RemoteOutlet:
+        if self._outlet is None:
+            raise LocalProtocolError("the feed is not open: Spark has not said where to begin")
+        return self._outlet
+
+    def _open(self, feed: str, *, is_new: bool) -> None:
+        self._feed = feed
+        self._outlet = open_outlet(self._options, feed, is_new=is_new)
+
+    def _resume(self, given: dict[str, Any]) -> Offset:
+        """An offset of Spark's. The first one, after a restart, says which feed is meant."""
+        offset = Offset.parse(given)
+        if self._outlet is None:
+            self._open(offset.feed, is_new=False)
+            offset.check(self._opened.epoch(offset.epoch))
+        if offset.feed != self._feed:
+            raise LocalProtocolError(f"Spark asks for feed {offset.feed}; {self._feed} is open")
+        return offset
+
+    def _offset_of(self, epoch: Epoch) -> dict[str, Any]:
+        return Offset.of(str(self._feed), epoch).to_dict()
+
+    def _limited(self, start: int, newest: Epoch, limit: ReadLimit) -> Epoch:
+        if isinstance(limit, ReadAllAvailable):
+            return newest
+        return self._limits.last_within(self._opened, start, newest)
+
+    def _newest(self, at: Offset) -> Epoch | None:
+        """After a moment, None. An epoch without news is no reason for a batch."""
+        newest = self._opened.wait_epoch(max(at.epoch, self._passed_over), IDLE_SECONDS)
+        if newest is None or fingerprint(newest) != at.fingerprint:
+            return newest
+        self._passed_over = newest.number
+        return None
+
+    def _newest_until_end(self, at: Offset) -> Epoch | None:
+        """Never what comes behind the end; and None only there, because then Spark ends the
+        query."""
+        outlet = self._opened
+        if not outlet.has_target:
+            outlet.set_target()
+        while self._end is None:
+            newest = self._newest(at)
+            if outlet.has_reached(outlet.newest()):
+                self._end = outlet.newest().number
+            elif newest is not None:
+                return newest
+        end = outlet.epoch(self._end)
+        return end if end.number > at.epoch and fingerprint(end) != at.fingerprint else None
+
+
+def open_outlet(options: StreamOptions, feed: str, *, is_new: bool) -> Outlet | RemoteOutlet:
+    """Members in this process, or of a cluster."""
+    if options.cluster:
+        return RemoteOutlet(options.cluster, feed, options.given, is_new=is_new)
+    from penstock.shuffle.embedded import EmbeddedShuffle  # noqa: PLC0415 - not in tasks
+
+    folder = feed_folder(options, feed)
+    settle_folder(folder, options, is_new=is_new)
+    store = opened(options.store)
+    shuffle = EmbeddedShuffle(options.feed, store, folder, members=options.members)
+    return Outlet(shuffle, store, options.feed)

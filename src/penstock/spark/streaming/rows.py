@@ -1,0 +1,174 @@
+"""What a task does: reads one member's queue between two epochs, and hands the rows to Spark.
+
+Rows are in queue order: by priority, then by clock with the binding's delay, and of each journal in
+the journal's own order.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from penstock.errors import PenstockError
+from penstock.frontier import decode_chunks, encode_chunks
+from penstock.journal.views import moments, producer_names, with_meta
+from penstock.routing import VNODES
+from penstock.shuffle.finding import find_share
+from penstock.shuffle.parcels import CLOCK, OFFSET, PRODUCER, READ, VNODE
+from penstock.shuffle.serving import RemoteQueue, open_queue, this_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.frontier import Frontier
+    from penstock.journal.views import Columns
+    from penstock.shuffle.outlet import Share
+    from penstock.shuffle.queue.block import Order
+    from penstock.shuffle.queue.reader import QueueBatch, QueueReader
+    from penstock.shuffle.serving import Served
+    from penstock.spark.streaming.offset import Offset
+
+_READERS_OPEN_MAX: Final = 16
+"""A Python worker of Spark's lives on, and its next task mostly reads the same queue."""
+
+
+class StretchPartition(InputPartition):
+    """What one task reads: a share, between two epochs, of some vnodes."""
+
+    def __init__(
+        self,
+        share: Share,
+        vnodes: Sequence[int] | None,
+        start: Frontier,
+        end: Frontier,
+        last: Offset,
+    ) -> None:
+        super().__init__(None)
+        self.share = share
+        self.vnodes = vnodes
+        """None: all of the member's."""
+        self.start = list(encode_chunks(start))
+        self.end = list(encode_chunks(end))
+        self.epoch = last.epoch
+        self.watermark = int(last.watermark) if last.watermark else None
+
+
+def split(vnodes: Sequence[int], splits: int) -> list[Sequence[int] | None]:
+    """A member's vnodes in parts of about the same number."""
+    if splits == 1:
+        return [None]
+    bounds = np.linspace(0, len(vnodes), splits + 1).round().astype(int).tolist()
+    parts = [vnodes[begin:end] for begin, end in itertools.pairwise(bounds)]
+    return [part for part in parts if part]
+
+
+def read_stretch(partition: StretchPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows as the columns of `schema`."""
+    start, end = decode_chunks(partition.start), decode_chunks(partition.end)
+    wanted = None
+    if partition.vnodes is not None:
+        wanted = np.zeros(VNODES, bool)
+        wanted[list(partition.vnodes)] = True
+    blocks = itertools.groupby(_draw(partition.share, start, end), lambda found: found.lsn)
+    for _, of_block in blocks:
+        parts = [_rows(found, partition, schema, wanted) for found in of_block]
+        parts = [part for part in parts if part[0].num_rows]
+        if len(parts) == 1:
+            yield parts[0][0]
+        elif parts:
+            yield _in_queue_order(parts)
+
+
+def _rows(
+    found: QueueBatch,
+    partition: StretchPartition,
+    schema: pa.Schema,
+    wanted: np.ndarray[Any, np.dtype[np.bool_]] | None,
+) -> tuple[pa.RecordBatch, Order]:
+    """Rows of one binding as Spark wants them, and their places in the block."""
+    batch, places = found.batch, found.places
+    if wanted is not None:
+        keep = np.flatnonzero(wanted[batch.column(VNODE).to_numpy()])
+        batch, places = batch.take(keep), places[keep]
+    return with_meta(batch, schema, _meta(found, batch, partition)), places
+
+
+def _meta(found: QueueBatch, batch: pa.RecordBatch, partition: StretchPartition) -> Columns:
+    count = batch.num_rows
+
+    def all_the_same(value: int) -> pa.Array[Any]:
+        repeated: pa.Array[Any] = pa.repeat(value, count)
+        return repeated
+
+    def watermark() -> pa.Array[Any]:
+        if partition.watermark is None:
+            return pa.nulls(count, pa.timestamp("us", tz="UTC"))
+        return moments(np.full(count, partition.watermark, np.uint64))
+
+    return {
+        "journal": lambda: _journals(found, batch),
+        "offset": lambda: batch.column(OFFSET),
+        "producer": lambda: producer_names(batch.column(PRODUCER).to_numpy()),
+        "clock": lambda: moments(batch.column(CLOCK).to_numpy()),
+        "clock_raw": lambda: batch.column(CLOCK),
+        "binding": lambda: all_the_same(found.stage.binding),
+        "member": lambda: all_the_same(partition.share.member),
+        "vnode": lambda: batch.column(VNODE),
+        "epoch": lambda: all_the_same(partition.epoch),
+        "watermark": watermark,
+    }
+
+
+def _journals(found: QueueBatch, batch: pa.RecordBatch) -> pa.Array[Any]:
+    numbers, places = np.unique(batch.column(READ).to_numpy(), return_inverse=True)
+    names = pa.array([found.names[number][1] for number in numbers.tolist()], pa.string())
+    return names.take(places)
+
+
+def _in_queue_order(parts: list[tuple[pa.RecordBatch, Order]]) -> pa.RecordBatch:
+    order = np.argsort(np.concatenate([places for _, places in parts]), kind="stable")
+    table = pa.Table.from_batches([batch for batch, _ in parts])
+    return table.take(order).combine_chunks().to_batches()[0]
+
+
+def _draw(share: Share, start: Frontier, end: Frontier) -> Iterator[QueueBatch]:
+    """If the queue is not there any more, it is where the driver says. Once rows have come it is
+    too late for that; but Spark runs the task again, if it may."""
+    finder = None if share.served is None else share.served.finder
+    found = open_share(share).read(start, end, share.lsn)
+    try:
+        first = next(found, None)
+    except PenstockError:
+        if finder is None:
+            raise
+        share = find_share(finder, share.member)
+        found = open_share(share).read(start, end, share.lsn)
+        first = next(found, None)
+    if first is not None:
+        yield first
+        yield from found
+
+
+def open_share(share: Share) -> QueueReader | RemoteQueue:
+    """The queue's own files, if they are on this machine."""
+    served = share.served
+    if served is None or (served.machine == this_machine() and Path(share.folder).is_dir()):
+        return open_reader(share.folder, share.generation)
+    return open_remote(served, share.generation)
+
+
+@functools.lru_cache(maxsize=_READERS_OPEN_MAX)
+def open_reader(folder: str, generation: int) -> QueueReader:
+    """Which remembers blocks it has looked at. A queue that was begun anew needs another one."""
+    return open_queue(Path(folder), generation)
+
+
+@functools.lru_cache(maxsize=_READERS_OPEN_MAX)
+def open_remote(served: Served, generation: int) -> RemoteQueue:
+    return RemoteQueue(served, generation)

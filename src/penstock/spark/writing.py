@@ -1,0 +1,248 @@
+"""`df.writeStream.format("penstock")`: what Spark asks of a sink, answered by a two-phase sink.
+
+Spark builds a writer for every batch, in a process where nothing is written; sends it to the
+tasks, each of which stages its rows; and builds another one, in a process of its own, that commits
+what the tasks say they have staged. A batch has the same number when it is run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.errors import ConfigurationError, LocalProtocolError
+from penstock.sinks import batches
+from penstock.sinks.batches import Step, abort_batch, commit_batch
+from penstock.sinks.collection import CollectionSink
+from penstock.sinks.parquet import ParquetSink
+from penstock.sinks.two_phase import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from penstock.sinks.two_phase import Part, TwoPhaseSink
+
+_QUERY_PROPERTY: Final = "sql.streaming.queryId"
+_BATCH_PROPERTY: Final = "streaming.sql.batchId"
+_SPARKS_OWN: Final = ("checkpointlocation",)
+"""Options that Spark hands on, although they are its own."""
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    batch: Batch
+    part: Part | None
+    """None if the task had no rows."""
+
+
+class SinkStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a streaming query through any two-phase sink. For a sink of your own, give this back
+    from `streamWriter` of a `DataSource` of your own."""
+
+    def __init__(self, sink: TwoPhaseSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        context = TaskContext.get()
+        if context is None:
+            raise LocalProtocolError("this writes in tasks of Spark, and this is none")
+        query = context.getLocalProperty(_QUERY_PROPERTY)
+        number = context.getLocalProperty(_BATCH_PROPERTY)
+        if query is None or number is None:
+            raise LocalProtocolError("this writes batches of a streaming query, and this is none")
+        return _stage(self._sink, Batch(query, int(number)), context.partitionId(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        staged = _staged(messages)
+        if not staged:
+            return  # Spark found nothing to run a task for
+        batch = staged[0].batch
+        if batch.number != batchId or any(each.batch != batch for each in staged):
+            raise LocalProtocolError(f"tasks of {batch} were committed as batch {batchId}")
+        commit_batch(self._sink, batch, [each.part for each in staged if each.part is not None])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        _abort(self._sink, messages)
+
+
+class SinkWriter(DataSourceArrowWriter):
+    """Writes a DataFrame, all or nothing. Run again, it is written again, unless it says which
+    batch it is: then it belongs to the streaming query that calls it in `foreachBatch`."""
+
+    def __init__(self, sink: TwoPhaseSink, number: int | None = None, target: str = "") -> None:
+        """`target` tells the writes of one batch from each other."""
+        self._sink = sink
+        self._number = number
+        self._target = hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
+        self._once = Batch(str(uuid.uuid4()), 0)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        context = TaskContext.get()
+        if context is None:
+            raise LocalProtocolError("this writes in tasks of Spark, and this is none")
+        batch = self._once
+        if self._number is not None:
+            query = context.getLocalProperty(_QUERY_PROPERTY)
+            if query is None:
+                raise LocalProtocolError(
+                    "option 'batch' is for what a streaming query writes in foreachBatch; without "
+                    "a query there is nothing to number. Leave it out"
+                )
+            batch = Batch(f"{query}-{self._target}", self._number)
+        return _stage(self._sink, batch, context.partitionId(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged = _staged(messages)
+        if not staged:
+            return
+        parts = [each.part for each in staged if each.part is not None]
+        commit_batch(self._sink, staged[0].batch, parts)
+        if self._number is None:
+            batches.forget_query(self._sink, self._once.query)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _abort(self._sink, messages)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Checked options. The names of the fields are the names of the options."""
+
+    sink: str = "collection"
+    store: str = ""
+    collection: str = ""
+    meta: str = ""
+    path: str = ""
+    decisions: str = ""
+    conninfo: str = ""
+    table: str = ""
+    key: str = ""
+    batch: str = ""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
+        """Reads Spark's options: names in lower case, values as text."""
+        values = {
+            name.lower(): value.strip()
+            for name, value in given.items()
+            if name.lower() not in _SPARKS_OWN
+        }
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ConfigurationError(
+                    f"there is no option {name!r} for writing; choose from {', '.join(known)}"
+                )
+        options = cls(**values)
+        if options.sink not in _OPTIONS_OF:
+            raise ConfigurationError(
+                f"option 'sink' is {' or '.join(map(repr, _OPTIONS_OF))}, not {options.sink!r}"
+            )
+        needed, possible = _OPTIONS_OF[options.sink]
+        for name, example in needed.items():
+            if not values.get(name):
+                raise ConfigurationError(
+                    f"option {name!r} is missing; say for example .option({name!r}, {example!r})"
+                )
+        for name in values.keys() - needed.keys() - possible - {"sink", "batch"}:
+            raise ConfigurationError(
+                f"option {name!r} does not go with sink {options.sink!r}; leave it out"
+            )
+        if options.batch and not options.batch.isdecimal():
+            raise ConfigurationError(
+                f"option 'batch' is the number that foreachBatch gives, not {options.batch!r}"
+            )
+        return options
+
+
+_OPTIONS_OF: Final[dict[str, tuple[dict[str, str], set[str]]]] = {
+    "collection": ({"store": "file:///data/journals", "collection": "totals"}, {"meta"}),
+    "parquet": ({"path": "/data/totals"}, {"decisions"}),
+    "postgres": ({"conninfo": "service=streams", "table": "public.totals"}, {"key"}),
+}
+"""For each sink, the options that it needs, with an example, and those that it may have."""
+
+
+def stream_writer(given: Mapping[str, str], frame: StructType, overwrite: bool) -> SinkStreamWriter:
+    if WriteOptions.parse(given).batch:
+        raise ConfigurationError(
+            "option 'batch' is for writes in foreachBatch; a streaming query numbers its batches"
+        )
+    return SinkStreamWriter(sink_for(given, frame, overwrite))
+
+
+def frame_writer(given: Mapping[str, str], frame: StructType, overwrite: bool) -> SinkWriter:
+    options = WriteOptions.parse(given)
+    target = f"{options.sink} {options.collection} {options.path} {options.table}"
+    number = int(options.batch) if options.batch else None
+    return SinkWriter(sink_for(given, frame, overwrite), number, target)
+
+
+def sink_for(given: Mapping[str, str], frame: StructType, overwrite: bool) -> TwoPhaseSink:
+    """The sink that the options ask for, if this frame can be written to it."""
+    options = WriteOptions.parse(given)
+    if overwrite:
+        raise ConfigurationError(
+            "nothing is ever overwritten here: use output mode 'append', or for a DataFrame "
+            ".mode('append'). What a query changes goes out with output mode 'update' and "
+            "foreachBatch: docs/writing.md has an example"
+        )
+    schema = to_arrow_schema(frame, timezone="UTC")
+    if options.sink == "parquet":
+        return ParquetSink(options.path, options.decisions or None)
+    if options.sink == "postgres":
+        return _postgres_sink(options, schema)
+    sink = CollectionSink(options.store, options.collection, options.meta or None)
+    sink.check(schema)
+    return sink
+
+
+def _postgres_sink(options: WriteOptions, schema: pa.Schema) -> TwoPhaseSink:
+    try:
+        from penstock.sinks.postgres_batches import PostgresSink  # noqa: PLC0415 - not for all
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise ConfigurationError(
+            "the sink 'postgres' needs psycopg; run: pip install 'penstock[postgres]'"
+        ) from None
+    key = [name.strip() for name in options.key.split(",") if name.strip()]
+    sink = PostgresSink(options.conninfo, options.table, schema.names, key)
+    sink.check(schema)
+    return sink
+
+
+def _stage(
+    sink: TwoPhaseSink, batch: Batch, partition: int, rows: Iterator[pa.RecordBatch]
+) -> Staged:
+    part = sink.stage(batch, partition, rows)
+    batches.reached(Step.STAGED)
+    return Staged(batch, part)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    staged = [message for message in messages if isinstance(message, Staged)]
+    if len(staged) != len(messages):
+        raise LocalProtocolError("a batch is to be committed of which a task has said nothing")
+    return staged
+
+
+def _abort(sink: TwoPhaseSink, messages: Sequence[WriterCommitMessage | None]) -> None:
+    staged = [message.part for message in messages if isinstance(message, Staged)]
+    parts = [part for part in staged if part is not None]
+    abort_batch(sink, parts, all_staged=len(staged) == len(messages))
