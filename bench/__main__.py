@@ -24,6 +24,7 @@ _NOT_BENCHMARKS = frozenset(
         "report",
         "shuffle_data",
         "shuffle_peers",
+        "spark_sources",
         "transport_servers",
     }
 )

@@ -20,9 +20,9 @@ import penstock as ps
 from penstock.spark import local_session
 
 MINUTES = 40
-QUICK, SLOW = 5, 100
+QUICK, SLOW = 100, 2_000
 """Documents of each log in a minute."""
-FILE_ROWS = 200
+FILE_ROWS = 4_000
 NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
@@ -44,16 +44,17 @@ def main() -> None:
                     producer.append("events", rows)
                     logs[log] += rows
         spark = local_session("lagging journal")
-        written = MINUTES * (QUICK + SLOW)
         plain = counted(plainly(spark, folder / "plain", logs), folder / "plain-query")
-        print(
-            f"written {written}, counted by plain Spark {plain}: {written - plain} dropped as late"
-        )
+        tell("plain Spark", *plain)
         stream = spark.readStream.format("penstock").option("store", store.url)
         stream = stream.option("collection", "events").option("max_documents", FILE_ROWS)
-        ours = counted(stream.load(), folder / "penstock-query")
-        print(f"written {written}, counted by Penstock {ours}: {written - ours} dropped as late")
+        tell("Penstock", *counted(stream.load(), folder / "penstock-query"))
         spark.stop()
+
+
+def tell(who: str, found: int, batches: int) -> None:
+    written = MINUTES * (QUICK + SLOW)
+    print(f"{who}: {written} written, {found} counted in {batches} batches, {written - found} late")
 
 
 def plainly(
@@ -72,8 +73,8 @@ def plainly(
     return frames[0].union(frames[1])
 
 
-def counted(events: DataFrame, folder: Path) -> int:
-    """How many events a count by minute has in the end."""
+def counted(events: DataFrame, folder: Path) -> tuple[int, int]:
+    """How many events a count by minute has in the end, and in how many batches it came."""
     minutes = (
         events.withWatermark("at", "1 minute")
         .groupBy(F.window("at", "1 minute"))
@@ -93,7 +94,8 @@ def counted(events: DataFrame, folder: Path) -> int:
         .start()
     )
     query.awaitTermination()
-    return sum(found.values())
+    batches = [each for each in query.recentProgress if each["numInputRows"]]
+    return sum(found.values()), len(batches)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Two pipelines in one: payments per order are summed up, and what is paid in full goes on.
 
 The stages meet in a collection, `paid`. Each batch of the first is one transaction there, so the
-second sees it whole, and once, whatever happens to either.
+second sees it whole, and once, whatever happens to either. With --once the second begins when the
+first has ended.
 
     penstock run examples/two_stages.py --store shop --once
 """

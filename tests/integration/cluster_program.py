@@ -84,7 +84,7 @@ class World:
         # A repeated batch takes the place of the one before.
         rows = frame.rdd.mapPartitions(_with_machine)
         self.batches[number] = rows.collect()
-        if (after := self.after_batch) is not None:
+        if self.batches[number] and (after := self.after_batch) is not None:
             after()
             self.batches_again[number] = rows.collect()  # by the same plan
 

@@ -24,8 +24,8 @@ def test_the_demo_holds_exactly_once_and_leaves_a_folder_to_look_at(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    verdict = done.stdout.partition("4  Verdict")[2]
-    assert verdict.count("yes  ") == 11
+    verdict = done.stdout.partition("5  Verdict")[2]
+    assert verdict.count("yes  ") == 12
     assert "NO" not in verdict
     assert "Exactly once: it held." in verdict
     assert done.stderr == ""

@@ -20,7 +20,7 @@ import penstock as ps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ class Streams:
 
     def start(
         self,
-        batches: dict[int, list[Row]],
+        batches: dict[int, list[Any]],
         name: str = "query",
         after: Callable[[int], None] | None = None,
         trigger: dict[str, Any] | None = None,
@@ -72,7 +72,7 @@ class Streams:
         writer = writer.option("checkpointLocation", str(self._folder / "checkpoints" / name))
         return writer.trigger(**trigger or {"availableNow": True}).start()
 
-    def drain(self, batches: dict[int, list[Row]], **more: Any) -> StreamingQuery:
+    def drain(self, batches: dict[int, list[Any]], **more: Any) -> StreamingQuery:
         query = self.start(batches, **more)
         assert query.awaitTermination(WAIT_SECONDS_MAX)
         return query

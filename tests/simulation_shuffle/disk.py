@@ -186,7 +186,7 @@ class Disk:
 
     def lose(self) -> None:
         self.blocks, self.has_queue = [], False
-        if self._folder is not None:
+        if self._folder is not None and self._folder.exists():
             shutil.rmtree(self._folder)
 
     def _note_sizes(self) -> None:

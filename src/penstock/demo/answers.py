@@ -1,19 +1,29 @@
 """The demo's query, after the benchmark's fourth: what auctions brought, by category.
 
-Spark answers it from journals; `true_answer` answers it with Arrow from what was committed.
+Offers are bids that came while their auction was open. Spark finds them, in a stream or in tables;
+`true_offers` finds them with Arrow in what was committed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.journal import Collection
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+OFFERS: Final = Collection.define(
+    "offers",
+    "bid BIGINT NOT NULL, auction BIGINT NOT NULL, category BIGINT, price BIGINT",
+    key="bid",
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,27 +61,17 @@ def rows_as_written(spark: SparkSession, store: str, collection: str) -> DataFra
     return raw.where("_kind <> 'ACK'")
 
 
-def spark_answer(auctions: DataFrame, bids: DataFrame) -> list[CategoryAnswer]:
-    spark = auctions.sparkSession
-    rows = spark.sql(
-        """
-        SELECT category, sum(bids), sum(offered), count(*), sum(highest)
-        FROM (
-            SELECT auction.id, category,
-                   count(*) AS bids, sum(price) AS offered, max(price) AS highest
-            FROM {auctions} AS auction JOIN {bids} AS bid ON bid.auction = auction.id
-            WHERE bid.date_time BETWEEN auction.date_time AND auction.expires
-            GROUP BY auction.id, category
-        )
-        GROUP BY category ORDER BY category
-        """,
-        auctions=auctions,
-        bids=bids,
-    ).collect()
-    return [CategoryAnswer(*row) for row in rows]
+def offers(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """The same for streams and for tables."""
+    auctions = auctions.select(
+        F.col("id").alias("of"), "category", F.col("date_time").alias("begins"), "expires"
+    )
+    bids = bids.select(F.col("id").alias("bid"), "auction", "price", F.col("date_time").alias("at"))
+    joined = bids.join(auctions, F.expr("auction = of AND at BETWEEN begins AND expires"))
+    return joined.select("bid", "auction", "category", "price")
 
 
-def true_answer(auctions: pa.Table, bids: pa.Table) -> list[CategoryAnswer]:
+def true_offers(auctions: pa.Table, bids: pa.Table) -> pa.Table:
     """The same without Spark. Auction ids are unique here: what was committed was so once."""
     order = np.argsort(auctions["id"].to_numpy())
     ids, categories = (auctions[name].to_numpy()[order] for name in ("id", "category"))
@@ -81,23 +81,32 @@ def true_answer(auctions: pa.Table, bids: pa.Table) -> list[CategoryAnswer]:
     moments = _micros(bids["date_time"])
     counts = (ids[place] == bids["auction"].to_numpy()) & (begins[place] <= moments)
     counts &= moments <= ends[place]
-    place, prices = place[counts], bids["price"].to_numpy()[counts]
-    highest = np.zeros(len(ids), np.int64)
-    np.maximum.at(highest, place, prices)
-    has_bids = np.bincount(place, minlength=len(ids)) > 0
-    answers = []
-    for category in np.unique(categories[has_bids]).tolist():
-        is_bid, is_auction = categories[place] == category, (categories == category) & has_bids
-        answers.append(
-            CategoryAnswer(
-                category,
-                int(is_bid.sum()),
-                int(prices[is_bid].sum()),
-                int(is_auction.sum()),
-                int(highest[is_auction].sum()),
-            )
-        )
-    return answers
+    return pa.table(
+        {
+            "bid": bids["id"].to_numpy()[counts],
+            "auction": bids["auction"].to_numpy()[counts],
+            "category": categories[place[counts]],
+            "price": bids["price"].to_numpy()[counts],
+        }
+    )
+
+
+def answer(offers: pa.Table) -> list[CategoryAnswer]:
+    """By category, ascending."""
+    auctions = offers.group_by(["category", "auction"]).aggregate(
+        [("price", "count"), ("price", "sum"), ("price", "max")]
+    )
+    categories = auctions.group_by("category").aggregate(
+        [
+            ("price_count", "sum"),
+            ("price_sum", "sum"),
+            ("auction", "count"),
+            ("price_max", "sum"),
+        ]
+    )
+    columns = ("category", "price_count_sum", "price_sum_sum", "auction_count", "price_max_sum")
+    found = zip(*(categories[name].to_pylist() for name in columns), strict=True)
+    return sorted(CategoryAnswer(*values) for values in found)
 
 
 def same_documents(one: pa.Table, other: pa.Table) -> bool:

@@ -28,6 +28,8 @@ COLLECTIONS: Final = (
 ORDINARY_PRODUCERS: Final = 3
 BATCHES_PER_PRODUCER: Final = 24
 """Enough for each kind of fault to come up several times."""
+WRITING_SECONDS: Final = 12.0
+"""At least, so that a query has batches to make of it while it is written."""
 POLL_S: Final = 0.05
 FLEET_SECONDS_MAX: Final = 300
 """The default demo writes for some seconds; a fleet that takes so long is stuck."""
@@ -84,6 +86,7 @@ def plan_jobs(store: str, reports: Path, seed: int, events: int) -> list[Job]:
             if fault is Fault.ORDINARY
             else count,
             fault=fault,
+            pause_s=WRITING_SECONDS / BATCHES_PER_PRODUCER,
         )
         for name, first, count, fault in plans
     ]
@@ -109,9 +112,10 @@ def run_fleet(jobs: list[Job], progress: Callable[[int], None]) -> None:
             one.kill()
 
 
-def collect(jobs: list[Job], seed: int) -> Written:
+def collect(jobs: list[Job]) -> Written:
+    """All of one seed."""
     entries = tuple(entry for job in jobs for entry in read_report(Path(job.report)))
-    return Written(entries, seed, sum(entry.waits for entry in entries))
+    return Written(entries, jobs[0].seed, sum(entry.waits for entry in entries))
 
 
 class _Running:

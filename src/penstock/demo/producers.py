@@ -68,6 +68,8 @@ class Job:
     count: int
     batch_events: int
     fault: Fault
+    pause_s: float = 0.0
+    """Between two batches, so that there is something to watch."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -110,6 +112,8 @@ def run(job: Job) -> None:
     with open_store(job.store) as store, store.producer() as producer:
         for batch, first in enumerate(range(job.first, job.first + job.count, job.batch_events)):
             count = min(job.batch_events, job.first + job.count - first)
+            if batch:
+                time.sleep(job.pause_s)
             _write(job, producer, batch, first, count)
 
 

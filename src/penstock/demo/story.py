@@ -10,6 +10,7 @@ import pyarrow as pa
 from rich.text import Text
 
 from penstock.demo import answers, fleet, nexmark
+from penstock.demo.live import DELAY, MEMBERS, SLOTS, LiveQuery
 from penstock.demo.producers import Fault, Job, Outcome
 from penstock.journal import OpenStore, open_store
 from penstock.journal.cut import take_cut
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
     from penstock.demo.answers import CategoryAnswer
     from penstock.demo.fleet import Written
     from penstock.demo.stage import Stage
+    from penstock.spark.progress import Figures
 
-_SPARK: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""The demo is over before Java's second compiler and its parallel collector pay for themselves."""
+_SPARK: Final[dict[str, str | int]] = {
+    # The demo is over before Java's second compiler and its parallel collector pay for themselves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": 2,
+}
 
 
 @dataclass(slots=True)
@@ -49,17 +54,50 @@ def run(stage: Stage, folder: Path, *, documents: int, seed: int) -> bool:
     began = time.monotonic()
     verdict = Verdict()
     url = f"file://{folder / 'store'}"
+    reports = folder / "reports"
+    reports.mkdir(parents=True, exist_ok=True)
     with open_store(url) as store:
-        for collection in fleet.COLLECTIONS:
+        for collection in (*fleet.COLLECTIONS, answers.OFFERS):
             store.create(collection)
-        written = _write(stage, store, verdict, folder=folder, documents=documents, seed=seed)
         spark = _start_spark(stage)
         try:
-            _read(stage, spark, store, written, verdict)
+            with _start_query(stage, spark, store, folder) as query:
+                jobs = _write(
+                    stage, query, store, verdict, reports=reports, documents=documents, seed=seed
+                )
+                written = _recover(stage, store, verdict, jobs, reports)
+                truth = _truth(written)
+                offers = answers.true_offers(truth["auctions"], truth["bids"])
+                _catch_up(stage, query, store, len(offers))
+            _read(stage, spark, store, verdict, written=written, truth=truth)
+            _compare(stage, spark, store, offers, verdict)
         finally:
             spark.stop()
     _judge(stage, verdict, time.monotonic() - began)
     return verdict.holds
+
+
+# A query, before there is anything to read
+
+
+def _start_spark(stage: Stage) -> SparkSession:
+    stage.heading(1, "A query waits")
+    with stage.waiting("starting Spark"):
+        spark = local_session("penstock demo", cores=SLOTS, **_SPARK)
+    # Of the process that will be killed there would be much to say.
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def _start_query(stage: Stage, spark: SparkSession, store: OpenStore, folder: Path) -> LiveQuery:
+    stage.say(
+        "Spark joins bids with the auctions they are for, as both come, and writes what it finds "
+        "into a collection, offers. "
+        f"Bids are held back for {DELAY}. Each stream has {MEMBERS} members, which run as tasks of "
+        "the same Spark; each batch is one transaction."
+    )
+    with stage.waiting("starting the query"):
+        return LiveQuery(spark, store.url, folder / "checkpoint")
 
 
 # Writing, badly
@@ -67,68 +105,84 @@ def run(stage: Stage, folder: Path, *, documents: int, seed: int) -> bool:
 
 def _write(
     stage: Stage,
+    query: LiveQuery,
     store: OpenStore,
     verdict: Verdict,
     *,
-    folder: Path,
+    reports: Path,
     documents: int,
     seed: int,
-) -> Written:
-    stage.heading(1, "Producers write, and not all of them well")
-    reports = folder / "reports"
-    reports.mkdir(parents=True, exist_ok=True)
+) -> list[Job]:
+    """While the query runs. One of its members does not survive it."""
+    stage.heading(2, "Producers write, and not all of them well")
     jobs = fleet.plan_jobs(store.url, reports, seed, documents)
     stage.say(
         f"{len(jobs)} processes write {documents:,} Nexmark people, auctions and bids into "
-        f"{2 + len(nexmark.CHANNELS)} journals at once."
+        f"{2 + len(nexmark.CHANNELS)} journals at once, while the query reads them."
     )
-    _run_fleet(stage, jobs, "writing")
-    written = fleet.collect(jobs, seed)
-    _show_faults(stage, written)
+    killed_at: int | None = None
 
-    stage.heading(2, "Two of them are dead: recovery")
-    decided = sum(job.count for job in jobs if job.fault is Fault.KILLED_DECIDED)
-    seen = _count_documents(store)
-    committed = written.rows(Outcome.COMMITTED, Outcome.REPEATED)
+    def kill_member(seen: Figures) -> int | None:
+        """In the middle: some of it is committed, and more is to come."""
+        if seen.batch is None or not seen.documents:
+            return None
+        stage.say(
+            f"  after batch {seen.batch} of the query, member process {query.kill_member()} is "
+            "killed with SIGKILL"
+        )
+        return seen.batch
+
+    with stage.working("writing", total=documents) as progress:
+
+        def watch(done: int) -> None:
+            nonlocal killed_at
+            progress(done)
+            if killed_at is None and done > documents // 3:
+                killed_at = kill_member(query.look())
+
+        fleet.run_fleet(jobs, watch)
+    if killed_at is None:  # the producers were quicker than the query's first batch
+        with stage.waiting("the query's first batch"):
+            query.wait(lambda seen: bool(seen.documents), "its first batch")
+        killed_at = kill_member(query.look())
+    _show_faults(stage, fleet.collect(jobs))
+    with stage.waiting("the query goes on without its member"):
+        query.wait(lambda seen: seen.batch is not None and seen.batch > (killed_at or 0), "a batch")
+    verdict.check("a member was killed, and the query went on by itself", killed_at is not None)
+    return jobs
+
+
+def _recover(
+    stage: Stage, store: OpenStore, verdict: Verdict, jobs: list[Job], reports: Path
+) -> Written:
+    stage.heading(3, "Two producers are dead: recovery")
+    _settle(stage, store)
+    committed = fleet.collect(jobs).rows(Outcome.COMMITTED, Outcome.REPEATED)
+    seen = _count_documents(store, *(spec.name for spec in fleet.COLLECTIONS))
     stage.say(
-        f"Before recovery a reader sees {seen:,} documents, and nothing of the dead: not even of "
-        "the transaction that is acknowledged in one journal already."
+        f"A reader sees {seen:,} documents: of the dead, the decided transaction whole, and "
+        "nothing of the other."
     )
-    verdict.check("before recovery, no part of a dead producer's work", seen == committed - decided)
-    outcomes = _recover(stage, store)
-    seen = _count_documents(store)
-    stage.say(f"After recovery it sees {seen:,}: the decided transaction whole, the other not.")
-    verdict.check(
-        "recovery committed what was decided and rolled back the rest",
-        outcomes == ["committed", "rolled back"] and seen == committed,
-    )
+    verdict.check("recovery committed what was decided and rolled back the rest", seen == committed)
     # As in life: somebody starts the work of the one that was rolled back again.
     lost = next(job for job in jobs if job.fault is Fault.KILLED_OPEN)
-    successor = replace(
-        lost, name="successor", report=str(reports / "successor.jsonl"), fault=Fault.NONE
-    )
-    _run_fleet(stage, [successor], "a successor repeats the lost work")
+    report = str(reports / "successor.jsonl")
+    successor = replace(lost, name="successor", report=report, fault=Fault.NONE)
+    with stage.working("a successor repeats the lost work", total=successor.count) as progress:
+        fleet.run_fleet([successor], progress)
     stage.say("A new process has done the rolled-back work again.")
-    return fleet.collect([*jobs, successor], seed)
+    return fleet.collect([*jobs, successor])
 
 
-def _run_fleet(stage: Stage, jobs: list[Job], what: str) -> None:
-    with stage.working(what, total=sum(job.count for job in jobs)) as progress:
-        fleet.run_fleet(jobs, progress)
-
-
-def _recover(stage: Stage, store: OpenStore) -> list[str]:
-    """Settles the dead; gives what became of their transactions."""
+def _settle(stage: Stage, store: OpenStore) -> None:
+    """Settles the dead, unless the query has done so already: everybody who writes does."""
     records = [ledger.record() for ledger in store.ledgers()]
     decided = {record.producer for record in records if record.decision is not None}
-    outcomes = []
     for producer in store.recover():
-        outcomes.append("committed" if producer in decided else "rolled back")
         found = (
             "decided, so it is committed" if producer in decided else "open, so it is rolled back"
         )
         stage.say(f"  producer {producer} is gone; its transaction was {found}")
-    return sorted(outcomes)
 
 
 def _show_faults(stage: Stage, written: Written) -> None:
@@ -150,8 +204,8 @@ def _show_faults(stage: Stage, written: Written) -> None:
     )
 
 
-def _count_documents(store: OpenStore) -> int:
-    journals = [journal.name for spec in fleet.COLLECTIONS for journal in store.journals(spec.name)]
+def _count_documents(store: OpenStore, *collections: str) -> int:
+    journals = [journal.name for name in collections for journal in store.journals(name)]
     return sum(
         len(found.offsets)
         for cut in take_cut(store, journals)
@@ -162,19 +216,32 @@ def _count_documents(store: OpenStore) -> int:
 # Reading, once
 
 
-def _start_spark(stage: Stage) -> SparkSession:
-    stage.heading(3, "Spark reads")
-    with stage.waiting("starting Spark"):
-        return local_session("penstock demo", cores=2, **_SPARK)
+def _catch_up(stage: Stage, query: LiveQuery, store: OpenStore, expected: int) -> None:
+    """Until the query has written as many offers as there are. Whether they are the right ones is
+    another question."""
+
+    def has_all(_: Figures) -> bool:
+        return _count_documents(store, answers.OFFERS.name) >= expected
+
+    with stage.waiting("the query catches up"):
+        query.wait(has_all, f"all {expected:,} offers")
+    seen = query.look()
+    stage.say(f"The query has read {seen.documents:,} documents in {seen.batches} batches.")
 
 
 def _read(
-    stage: Stage, spark: SparkSession, store: OpenStore, written: Written, verdict: Verdict
+    stage: Stage,
+    spark: SparkSession,
+    store: OpenStore,
+    verdict: Verdict,
+    *,
+    written: Written,
+    truth: dict[str, pa.Table],
 ) -> None:
-    truth = _truth(written)
+    stage.heading(4, "The proof: Spark reads everything again, as tables")
     read: dict[str, pa.Table] = {}
     raw: dict[str, int] = {}
-    for name in truth:
+    for name, true in truth.items():
         with stage.waiting(
             f"reading {name}: with Penstock, with Spark SQL, and as they were written"
         ):
@@ -184,7 +251,7 @@ def _read(
             raw[name] = answers.rows_as_written(spark, store.url, name).count()
             verdict.check(
                 f"{name}: what was read is what was committed, once each",
-                answers.same_documents(truth[name], read[name]),
+                answers.same_documents(true, read[name]),
             )
             verdict.check(
                 f"{name}: a second reader, in Spark SQL, finds the same",
@@ -205,17 +272,33 @@ def _read(
         f"rolled back, {written.rows(Outcome.TORN):,} torn."
     )
     verdict.check("the surplus rows are those of the faults, and no others", surplus == faulty)
-    with stage.waiting("asking both readers what auctions brought"):
-        once = answers.spark_answer(
-            *(answers.documents_once(spark, store.url, name) for name in ("auctions", "bids"))
-        )
-        naive = answers.spark_answer(
-            *(answers.rows_as_written(spark, store.url, name) for name in ("auctions", "bids"))
-        )
-    true = answers.true_answer(truth["auctions"], truth["bids"])
-    _show_answers(stage, once, naive)
-    verdict.check("the query's answer is the true one", once == true)
-    verdict.check("the faults are real: a plain reader's answer is wrong", naive != true)
+
+
+def _compare(
+    stage: Stage, spark: SparkSession, store: OpenStore, true: pa.Table, verdict: Verdict
+) -> None:
+    """What the query has written, with what tables have in the end, and with what a plain reader
+    would have."""
+    once = [answers.documents_once(spark, store.url, name) for name in ("auctions", "bids")]
+    plain = [answers.rows_as_written(spark, store.url, name) for name in ("auctions", "bids")]
+    with stage.waiting("comparing what the query wrote with what the tables have"):
+        written = answers.documents_once(spark, store.url, answers.OFFERS.name).drop("_meta")
+        found = written.toArrow()
+        of_tables = answers.offers(*once).toArrow()
+    stage.say(f"The query has written {len(found):,} offers, and there are {len(true):,}.")
+    verdict.check(
+        "offers: what the query wrote is what the batch reader finds, once each",
+        answers.same_documents(of_tables, found),
+    )
+    verdict.check(
+        "offers: it is what follows from what was committed", answers.same_documents(true, found)
+    )
+    with stage.waiting("asking a plain reader for the same"):
+        naive = answers.answer(answers.offers(*plain).toArrow())
+    _show_answers(stage, answers.answer(found), naive)
+    verdict.check(
+        "the faults are real: a plain reader's answer is wrong", naive != answers.answer(true)
+    )
 
 
 def _truth(written: Written) -> dict[str, pa.Table]:
@@ -253,7 +336,7 @@ def _beside(value: float, true: float, text: str) -> Text:
 
 
 def _judge(stage: Stage, verdict: Verdict, seconds: float) -> None:
-    stage.heading(4, "Verdict")
+    stage.heading(5, "Verdict")
     for what, holds in verdict.checks:
         mark = ("yes", "green") if holds else ("NO ", "bold red")
         stage.say(Text.assemble(mark, f"  {what}"))

@@ -30,7 +30,7 @@ class Restarts:
             raise MemberLostError(
                 f"given up after {RESTARTS_MAX} restarts without an epoch between them: {error}"
             ) from error
-        pause = PAUSE_SECONDS_MIN * 2**self._in_a_row
+        pause = PAUSE_SECONDS_MIN * (1 << self._in_a_row)
         self._in_a_row += 1
         return pause
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import ConfigurationError
+from penstock.spark import SparkMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,9 @@ class Pipeline:
     queries: list[StreamingQuery] = field(default_factory=list)
     feed: Callable[..., dict[str, str]] | None = None
     """Of the cluster that the members run in, if there is one."""
+    started: Callable[[StreamingQuery], object] | None = None
+    """Is told of each query. Who waits in it has the queries one after the other: so a second stage
+    finds what the first has written, although both end."""
 
     def stream(self, collection: str = "", **options: Any) -> DataFrame:
         """The documents of a collection, or of a feed file (`feed=...`), as they come."""
@@ -78,13 +82,34 @@ class Pipeline:
         return reader.option("collection", collection).options(**given).load()
 
     def write(
-        self, frame: DataFrame, collection: str, *, mode: str = "append", **options: Any
+        self,
+        frame: DataFrame,
+        collection: str = "",
+        *,
+        name: str = "",
+        mode: str = "append",
+        **options: Any,
     ) -> StreamingQuery:
-        """Writes a stream into a collection, each batch in a transaction."""
-        writer = frame.writeStream.format("penstock").outputMode(mode)
-        writer = writer.option("store", self.store.url).option("collection", collection)
-        given = {name: _text(value) for name, value in options.items()}
-        return self.start(writer.options(**given), collection)
+        """Writes a stream into a collection, each batch in a transaction; or into another sink, by
+        its options and with a name. With mode `update`, rows of an aggregation go out whenever they
+        change."""
+        given = {key: _text(value) for key, value in options.items()}
+        if collection:
+            given |= {"store": self.store.url, "collection": collection}
+        name = name or collection
+        if mode == "append":
+            return self.start(frame.writeStream.format("penstock").options(**given), name)
+        if mode != "update":
+            raise ConfigurationError(
+                f"mode is 'append' or 'update', not {mode!r}: nothing is ever overwritten"
+            )
+
+        def write(changed: DataFrame, number: int) -> None:
+            writer = changed.write.format("penstock").options(**given)
+            writer.option("batch", number).mode("append").save()
+
+        # Spark has this mode for foreachBatch, and not for sinks in Python.
+        return self.start(frame.writeStream.outputMode(mode).foreachBatch(write), name)
 
     def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
         """Starts a query of any kind. By its name it goes on, the next time, where it was."""
@@ -102,19 +127,29 @@ class Pipeline:
             writer = writer.trigger(**self.trigger)
         query = writer.start()
         self.queries.append(query)
+        if self.started is not None:
+            self.started(query)
         return query
 
 
 def load_pipeline(path: Path) -> tuple[str, Function]:
     """The decorated function of a file, and its name."""
+    try:
+        from pyspark import cloudpickle  # noqa: PLC0415 - Penstock works without Spark
+    except ModuleNotFoundError:
+        raise SparkMissingError from None
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Spark's processes import it again by name, for the functions that it ships to them.
-    sys.path.insert(0, str(path.parent.absolute()))
+    sys.path.insert(0, str(path.parent.absolute()))  # for what lies beside it
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    # Spark's processes could not import it: its functions go to them whole, not by name.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ConfigurationError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
     found = {
         name: value
         for name, value in vars(module).items()

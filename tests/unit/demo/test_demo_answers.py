@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.demo.answers import CategoryAnswer, same_documents, true_answer
+from penstock.demo.answers import CategoryAnswer, answer, same_documents, true_offers
 from penstock.demo.nexmark import generate
 
 MOMENT = pa.timestamp("us", tz="UTC")
@@ -24,12 +24,23 @@ def _auctions() -> pa.Table:
 
 
 def _bids(auctions: list[int], prices: list[int], moments: list[int]) -> pa.Table:
-    return pa.table({"auction": auctions, "price": prices, "date_time": pa.array(moments, MOMENT)})
+    return pa.table(
+        {
+            "id": list(range(len(auctions))),
+            "auction": auctions,
+            "price": prices,
+            "date_time": pa.array(moments, MOMENT),
+        }
+    )
+
+
+def _true_answer(auctions: pa.Table, bids: pa.Table) -> list[CategoryAnswer]:
+    return answer(true_offers(auctions, bids))
 
 
 def test_the_highest_bid_of_each_auction_is_summed_by_category() -> None:
     bids = _bids([5, 5, 7, 6], [100, 300, 50, 20], [1, 2, 3, 4])
-    assert true_answer(_auctions(), bids) == [
+    assert _true_answer(_auctions(), bids) == [
         CategoryAnswer(10, bids=3, offered_cents=450, auctions=2, won_cents=350),
         CategoryAnswer(11, bids=1, offered_cents=20, auctions=1, won_cents=20),
     ]
@@ -37,7 +48,7 @@ def test_the_highest_bid_of_each_auction_is_summed_by_category() -> None:
 
 def test_bids_outside_of_their_auctions_time_or_on_none_do_not_count() -> None:
     bids = _bids([5, 5, 99, 1], [100, 300, 50, 20], [100, 101, 3, 4])
-    assert true_answer(_auctions(), bids) == [
+    assert _true_answer(_auctions(), bids) == [
         CategoryAnswer(10, bids=1, offered_cents=100, auctions=1, won_cents=100)
     ]
 

@@ -67,7 +67,7 @@ def test_an_ordinary_producer_repeats_and_rolls_back_and_reports_it(
 ) -> None:
     job = _job(store, tmp_path, Fault.ORDINARY)
     run(job)
-    written = fleet.collect([job], seed=1)
+    written = fleet.collect([job])
     assert written.rows(*Outcome) == 1_200
     assert {outcome: written.batches(outcome) for outcome in Outcome} == {
         Outcome.COMMITTED: 8,
@@ -106,7 +106,7 @@ def test_a_fleet_with_two_killed_producers_leaves_what_its_reports_say(
     done: list[int] = []
     fleet.run_fleet(jobs, done.append)
     assert done[-1] == sum(job.count for job in jobs)
-    written = fleet.collect(jobs, seed=1)
+    written = fleet.collect(jobs)
     assert written.killed == 2
     assert _bids(store) == []  # decided, but not acknowledged everywhere: seen nowhere
     assert len(store.recover()) == 2

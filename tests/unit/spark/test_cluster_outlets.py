@@ -87,12 +87,15 @@ def test_a_query_draws_as_if_the_shuffle_was_its_own(driver: Driver) -> None:
     assert outlet.newest().number == found.number
     assert outlet.numbers(0) == [found.number]
     assert [share.member for share in outlet.shares()] == [1, 2]
+    assert driver.server.shares("feed") == outlet.shares(), "as tasks are told"
     assert measure(outlet, 0, found.number).documents == 30
     assert outlet.behind() == 0
     outlet.consumed(found.number)
     assert outlet.wait_epoch(found.number, 0.05) is None
     outlet.close()
     eventually(lambda: not driver.open_shuffles, "the feed is closed with its query")
+    with pytest.raises(ClusterClosedError):
+        driver.server.shares("feed")
 
 
 def test_what_goes_wrong_is_told_to_the_query(driver: Driver) -> None:
@@ -106,8 +109,10 @@ def test_what_goes_wrong_is_told_to_the_query(driver: Driver) -> None:
 
 
 def test_the_next_run_of_a_query_waits_for_the_end_of_the_last(driver: Driver) -> None:
-    driver.connect().close()
-    again = driver.connect()  # while the first one is being closed, most likely
+    first = driver.connect()
+    first.newest()
+    first.close()
+    again = driver.connect()  # while members of the first one end
     assert again.newest().number == 0
     other = driver.connect("other")
     assert sorted(driver.open_shuffles) == ["feed", "other"]

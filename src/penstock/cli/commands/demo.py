@@ -37,12 +37,14 @@ from penstock.cli.options import debug_option, examples
 @debug_option
 @click.pass_context
 def demo(ctx: click.Context, folder: Path | None, keep: bool, documents: int, seed: int) -> None:
-    """Write journals with faults in them, and read them exactly once with Spark.
+    """Write journals with faults in them, and read them exactly once with Spark, as they come.
 
     Several processes write people, auctions and bids as the Nexmark benchmark has them. Batches
-    are sent twice, transactions rolled back, and two processes killed inside a transaction. Then
-    Spark reads it all; the result is compared with what the producers know they committed, with a
-    second reader, and with what a plain reader would make of it.
+    are sent twice, transactions rolled back, and two processes killed inside a transaction.
+    Meanwhile a streaming query joins bids with auctions and writes what it finds; one of its
+    members is killed. Then Spark reads all of it as tables: what the query wrote is compared with
+    that, with what the producers know they committed, and with what a plain reader would make of
+    it.
 
     The exit code is 0 only if every document was read exactly once.
     """
@@ -62,6 +64,6 @@ def demo(ctx: click.Context, folder: Path | None, keep: bool, documents: int, se
         held = story.run(stage, place.absolute(), documents=documents, seed=seed)
         stage.say(f"\nThe journals are in {place}. Look at them:")
         where = f"--store {place.absolute() / 'store'}"
-        for command in ("journals", "read bids --limit 3 --meta", "read bids --raw --columns id"):
+        for command in ("journals", "read offers --limit 3 --meta", "read bids --raw --columns id"):
             stage.say(f"  penstock {command} {where}")
     ctx.exit(0 if held else 1)

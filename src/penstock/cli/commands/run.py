@@ -15,13 +15,15 @@ import click
 
 from penstock.cli.interrupts import interrupts
 from penstock.cli.options import examples, json_option, open_store, store_option
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Iterator
 
     from penstock.cli.run_view import RunView
-    from penstock.spark.pipeline import Pipeline
+    from penstock.journal import OpenStore
+    from penstock.spark.pipeline import Function, Pipeline
+    from penstock.spark.progress import Figures, Progress
 
 LOOK_SECONDS: Final = 0.25
 
@@ -39,24 +41,29 @@ LOOK_SECONDS: Final = 0.25
 @click.option(
     "--members",
     type=click.IntRange(1, 256),
-    help="How many share the documents of a stream.  [default: 2]",
+    default=2,
+    show_default=True,
+    help="How many share the documents of a stream.",
 )
 @click.option(
     "--checkpoints",
     type=click.Path(file_okay=False, path_type=Path),
     help="How far each query came. A next run goes on there.  [default: FILE.checkpoints]",
 )
-@click.option("--once", is_flag=True, help="Stop when everything that is there now is done.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Stop when everything that is there now is done. Queries run one after the other, so that "
+    "a later one has what earlier ones have written.",
+)
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting for Spark.")
 @json_option
 @store_option
-@click.pass_context
 def run(
-    ctx: click.Context,
     *,
     file: Path,
     master: str,
-    members: int | None,
+    members: int,
     checkpoints: Path | None,
     once: bool,
     confs: tuple[str, ...],
@@ -72,73 +79,113 @@ def run(
     settings = dict(_setting(one) for one in confs)
     from penstock.cli import terminal
     from penstock.cli.run_view import RunView
-    from penstock.spark.pipeline import Pipeline, load_pipeline
+    from penstock.spark.pipeline import load_pipeline
 
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(open_store(store_url))
         name, function = load_pipeline(file)
-        view = RunView(terminal.messages())
+        view = stack.enter_context(RunView(terminal.messages()))
         view.say(f"starting Spark ({master})")
-        spark = stack.enter_context(_session(name, master, settings))
-        made = Pipeline(
-            spark,
-            store,
-            (checkpoints or file.with_suffix(".checkpoints")).absolute(),
-            reading={} if members is None else {"members": members},
-            trigger={"availableNow": True} if once else {},
-        )
-        if not master.startswith("local"):
-            from penstock.spark.cluster import cluster
-
-            given = {} if members is None else {"members": members}
-            made.feed = stack.enter_context(cluster(spark, store=store.url, **given)).feed
-            made.reading = {}
-        failure = _watch(made, function, view)
-    report = {"pipeline": name, "documents": view.documents, "failure": failure}
+        folder = (checkpoints or file.with_suffix(".checkpoints")).absolute()
+        settings |= {"spark.master": master, "spark.app.name": f"penstock run {name}"}
+        made = stack.enter_context(_pipeline(store, folder, settings, members))
+        ran = Run(made, view, once=once)
+        failure = ran.to_end(function)
+        view.say("stopping Spark")
+    documents = {each.name: each.documents for each in ran.figures}
     if as_json:
+        said = None if failure is None else str(failure)
+        report = {"pipeline": name, "documents": documents, "failure": said}
         click.echo(json.dumps(report, indent=2))
     else:
-        for query, documents in view.documents.items():
-            click.echo(f"{query}: {documents:,} documents")
+        for query, count in documents.items():
+            click.echo(f"{query}: {terminal.counted(count, 'document')}")
     if failure is not None:
-        raise ConfigurationError(failure) if ctx.meta.get("penstock.debug") else _Failed(failure)
+        raise failure
 
 
-class _Failed(click.ClickException):
-    """A query failed: what Spark says of it."""
+class PipelineFailedError(PenstockError):
+    """A query failed, or could not be started. Spark's message says why; its cause, which --debug
+    shows, has all of it."""
 
 
-def _watch(made: Pipeline, function: Any, view: RunView) -> str | None:
-    """Until all queries have ended, or one failed, or Ctrl-C. What failed, if something did."""
-    stopping = threading.Event()
-    with view, interrupts(stopping.set):
-        function(made)
-        if not made.queries:
+class Run:
+    """A pipeline's queries, until they end."""
+
+    def __init__(self, made: Pipeline, view: RunView, *, once: bool) -> None:
+        self._made = made
+        self._view = view
+        self._stopping = threading.Event()
+        self._followed: list[Progress] = []
+        self.figures: list[Figures] = []
+        if once:
+            made.trigger = {"availableNow": True}
+            made.started = lambda _: self._watch()
+
+    def to_end(self, function: Function) -> PipelineFailedError | None:
+        """Until all queries have ended, or one failed, or Ctrl-C. What failed, if something did."""
+        from penstock.spark.progress import is_of_spark, plain
+
+        self._view.say("starting queries")
+        with interrupts(self._stopping.set):
+            try:
+                function(self._made)
+                self._watch()
+            except _OverError:
+                pass
+            except Exception as error:
+                if not is_of_spark(error):
+                    raise
+                return _failed(plain(error), error)
+            finally:
+                self._stop()
+        if not self._made.queries:
             raise ConfigurationError(
                 "the pipeline started no query; end it with pipeline.write(...) or "
                 "pipeline.start(...)"
             )
-        while not stopping.is_set() and all(query.exception() is None for query in made.queries):
-            view.show(made.queries, stopping=False)
-            if not any(query.isActive for query in made.queries):
+        for query in self._made.queries:
+            if (found := query.exception()) is not None:
+                return _failed(f"query {query.name!r} failed: {plain(found)}", found)
+        return None
+
+    def _watch(self) -> None:
+        """Until the queries that are there have ended; or no other one is to be started."""
+        queries = self._made.queries
+        while not self._stopping.is_set():
+            is_active = any(query.isActive for query in queries)
+            self._show()
+            if any(query.exception() is not None for query in queries):
                 break
-            stopping.wait(LOOK_SECONDS)
-        for query in made.queries:
+            if not is_active:
+                return
+            self._stopping.wait(LOOK_SECONDS)
+        raise _OverError
+
+    def _stop(self) -> None:
+        self._show(stopping=True)
+        for query in self._made.queries:
             query.stop()
-        view.show(made.queries, stopping=True)
-    failed = [
-        f"query {query.name!r} failed: {_plain(query.exception())}"
-        for query in made.queries
-        if query.exception() is not None
-    ]
-    return "\n".join(failed) or None
+        self._show(stopping=True)
+
+    def _show(self, *, stopping: bool = False) -> None:
+        from penstock.spark.progress import Progress
+
+        new = self._made.queries[len(self._followed) :]
+        self._followed += [Progress(query) for query in new]
+        self.figures = [each.look() for each in self._followed]
+        if self.figures:
+            self._view.show(self.figures, stopping=stopping)
 
 
-def _plain(error: BaseException | None) -> str:
-    """Spark's message without Java's stack and the plan, which are in its log."""
-    text = str(error).partition("=== Streaming Query ===")[0]
-    ours = [line for line in text.splitlines() if line.startswith("penstock.")]
-    return ours[-1].partition(": ")[2] if ours else text.partition("\n\tat ")[0].strip()
+class _OverError(Exception):
+    """Ctrl-C came, or a query failed."""
+
+
+def _failed(words: str, cause: BaseException) -> PipelineFailedError:
+    made = PipelineFailedError(words)
+    made.__cause__ = cause
+    return made
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -149,12 +196,22 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _session(name: str, master: str, settings: dict[str, str]) -> Any:
+def _pipeline(
+    store: OpenStore, checkpoints: Path, settings: dict[str, str], members: int
+) -> Iterator[Pipeline]:
+    """With a Spark of its own, and a cluster if it is on more than this machine."""
+    from penstock.spark.cluster import cluster
+    from penstock.spark.cluster.slots import is_local
+    from penstock.spark.pipeline import Pipeline
     from penstock.spark.session import STREAMING, local_session
 
-    tuned: dict[str, Any] = {**STREAMING, "spark.master": master, **settings}
-    spark: SparkSession = local_session(f"penstock run {name}", **tuned)
+    tuned: dict[str, Any] = {**STREAMING, **settings}
+    spark = local_session("penstock run", **tuned)
     try:
-        yield spark
+        if is_local(settings["spark.master"]):
+            yield Pipeline(spark, store, checkpoints, reading={"members": members})
+        else:
+            with cluster(spark, store.url, members) as made:
+                yield Pipeline(spark, store, checkpoints, feed=made.feed)
     finally:
         spark.stop()

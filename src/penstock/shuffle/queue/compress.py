@@ -51,6 +51,13 @@ def _compress_one(log: QueueLog, number: int) -> int:
         return 0
     following = MappedSegment(log.folder, number + 1, log.generation, ReadIds())
     segment.load(following.header.blocks_before)
+    try:
+        return _rewrite(log, number, segment)
+    finally:
+        segment.release()  # else each of them would be mapped until Python next looks for cycles
+
+
+def _rewrite(log: QueueLog, number: int, segment: MappedSegment) -> int:
     before_bytes = segment.path.stat().st_size
     temporary = segment.path.with_name(f".{segment.path.name}{TEMPORARY_SUFFIX}")
     with contextlib.suppress(FileNotFoundError):

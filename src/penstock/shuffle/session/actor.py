@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from penstock.transport.security import Security
 
 EPOCH_SECONDS: Final = 1.0
-EPOCHS_AHEAD_MAX: Final = 32
+EPOCHS_AHEAD_MAX: Final = 256
 """A consumer that lags by so many is given no more: what comes meanwhile is in the next one. So the
 snapshots of those it may still ask for are kept."""
 SNAPSHOTS_KEPT: Final = 2 * EPOCHS_AHEAD_MAX

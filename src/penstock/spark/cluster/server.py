@@ -115,6 +115,8 @@ class OutletServer:
             raise ClusterClosedError(feed)
         outlet, lock = found
         with lock:
+            if self._outlets.get(feed) is not found:  # it was closed meanwhile
+                raise ClusterClosedError(feed)
             return outlet.shares()
 
     def close(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +21,6 @@ from tests.unit.shuffle.queue.queues import Row, append, frontier, producer, rea
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from penstock.shuffle.queue.block import Piece
 
@@ -65,6 +66,19 @@ def test_sealed_segments_become_smaller(tmp_path: Path) -> None:
     with QueueLog.open(tmp_path, lsns[1], segment_bytes_max=10**6) as log:
         assert append(log, [Row(*SOURCE, 1_001, 1_001, 2)]) == lsns[1] + 1
         assert clocks(QueueReader(tmp_path), lsns[1] + 1) == list(range(1, 1_002))
+
+
+def test_files_are_let_go_one_by_one(tmp_path: Path) -> None:
+    """A member would else take as much memory as it has compressed lately."""
+    log, _ = filled(tmp_path)
+    gc.collect()
+    gc.disable()
+    try:
+        assert compress(log, time.time() + 1, 0) > 0
+        assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    finally:
+        gc.enable()
+    log.close()
 
 
 def test_only_what_is_old_and_durable(tmp_path: Path) -> None:

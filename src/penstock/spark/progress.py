@@ -1,0 +1,101 @@
+"""How a streaming query goes, in figures, and why it failed, in plain words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one query, at a moment."""
+
+    name: str
+    is_active: bool
+    doing: str
+    """In Spark's words."""
+    batch: int | None = None
+    """The last one that is done; None before the first."""
+    batches: int = 0
+    """Of this run of the query."""
+    documents: int = 0
+    """Read by this run."""
+    documents_per_second: float = 0.0
+    batch_ms: int = 0
+    rows_behind: int = 0
+    """In the journals, and in no queue yet."""
+    epoch: int = 0
+
+
+class Progress:
+    """Follows one query."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._batches = 0
+        self._documents = 0
+        self._counted: int | None = None
+        """The last batch that is in `_documents`."""
+
+    def look(self) -> Figures:
+        query = self._query
+        active, doing = query.isActive, str(query.status["message"])
+        last = query.lastProgress
+        if last is None:
+            return Figures(query.name, active, doing)
+        self._count(last)
+        latest = _latest(last)
+        return Figures(
+            query.name,
+            active,
+            doing,
+            batch=int(last["batchId"]),
+            batches=self._batches,
+            documents=self._documents,
+            documents_per_second=float(last["processedRowsPerSecond"] or 0),
+            batch_ms=int(last["durationMs"].get("triggerExecution", 0)),
+            rows_behind=sum(int(each.get("rows_behind", 0)) for each in latest),
+            epoch=max((int(each["epoch"]) for each in latest), default=0),
+        )
+
+    def _count(self, last: Any) -> None:
+        """Spark remembers a hundred batches. They are asked for only if several came at once."""
+        number, seen = int(last["batchId"]), self._counted
+        if number == seen:
+            return
+        is_next = seen is not None and number == seen + 1
+        for progress in [last] if is_next else self._query.recentProgress:
+            if seen is None or int(progress["batchId"]) > seen:
+                seen = int(progress["batchId"])
+                self._batches += 1
+                self._documents += int(progress["numInputRows"])
+        self._counted = seen
+
+
+def _latest(progress: Any) -> list[dict[str, Any]]:
+    """What our sources report of themselves."""
+    found = []
+    for source in progress["sources"]:
+        try:
+            latest = json.loads(source["latestOffset"])
+        except (KeyError, TypeError, ValueError):
+            continue  # not ours
+        if isinstance(latest, dict) and "epoch" in latest:
+            found.append(latest)
+    return found
+
+
+def is_of_spark(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+def plain(error: BaseException) -> str:
+    """The message without Java's stack and the plan, which are in Spark's log. If an error of ours
+    is quoted in it, that one."""
+    text = str(error).partition("=== Streaming Query ===")[0]
+    ours = [line for line in text.splitlines() if line.startswith("penstock.")]
+    return ours[-1].partition(": ")[2] if ours else text.partition("\n\tat ")[0].strip()
