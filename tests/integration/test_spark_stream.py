@@ -239,6 +239,26 @@ def test_a_killed_source_process_costs_nothing_but_a_restart(
     assert source_processes(store) == []
 
 
+def test_the_first_batch_of_all_is_repeated_with_the_same_rows(
+    streams: Streams, store: ps.OpenStore
+) -> None:
+    """Spark asks for an initial offset once more then, and not every feed begins with it."""
+    write(store, 0, 50)
+    batches: dict[int, list[Any]] = {}
+
+    def fail(_: int) -> None:
+        raise RuntimeError("the sink is not there")
+
+    with pytest.raises(PySparkException, match="the sink is not there"):
+        streams.drain(batches, after=fail)
+    first = batches.pop(0)
+    write(store, 1_000, 50)
+    streams.drain(batches)
+    assert batches[0] == first
+    assert places(batches) == streams.by_batch_reader()
+    assert len(list((Path(store.url.removeprefix("file://")) / "feeds").iterdir())) == 1
+
+
 def test_documents_written_while_it_runs_arrive(streams: Streams, store: ps.OpenStore) -> None:
     batches: dict[int, list[Any]] = {}
     query = streams.start(batches, trigger={"processingTime": "0 seconds"})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,6 +22,8 @@ from penstock.sinks.two_phase import Batch
 from penstock.spark import documents, read_manifests
 from penstock.spark.source import PenstockSource
 from penstock.spark.writing import SinkStreamWriter, sink_for
+from tests import crashing
+from tests.crashing import arm
 from tests.postgres_server import Database, database
 
 if TYPE_CHECKING:
@@ -65,15 +65,7 @@ class CrashingWriter(SinkStreamWriter):
         super().commit(messages, batchId)
 
     def _arm(self) -> None:
-        plan = Path(self._plan)
-
-        def reached(step: Any) -> None:
-            if plan.exists() and plan.read_text() == repr(step):
-                plan.unlink()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        batches.reached = reached
-        transaction.reached = reached
+        arm(self._plan, batches, transaction)
 
 
 class CrashingSource(PenstockSource):
@@ -87,7 +79,8 @@ class CrashingSource(PenstockSource):
         return CrashingWriter(sink_for(options, schema, overwrite), plan)
 
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+for module in (crashing, sys.modules[__name__]):  # Spark's processes do not find them by name
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 class Pipeline:
@@ -216,10 +209,6 @@ def test_several_batches_and_a_new_checkpoint(
     assert len(producers) <= 3, "a process uses one producer for all batches of a query"
 
 
-@pytest.mark.xfail(
-    raises=StreamingQueryException,
-    reason="the streaming reader: EpochGoneError when a batch that was planned is run again",
-)
 def test_chained_collections_stay_exactly_once(
     spark: SparkSession, store: ps.OpenStore, tmp_path: Path
 ) -> None:

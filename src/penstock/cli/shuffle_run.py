@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.disk import make_folder, sync_folder, write_new_file
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.frontier import Frontier
 from penstock.shuffle.parcels import PARCEL_FIELDS
-from penstock.shuffle.resume import Epoch, find_resume, load_record
+from penstock.shuffle.resume import NOTHING, Epoch, find_resume, load_record
 from penstock.shuffle.session.actor import MemberLostError
 from penstock.shuffle.upkeep import DeadProducers, Restarts
 from penstock.storage import Storage
@@ -54,7 +53,7 @@ class Position:
     of: Mapping[str, Any]
     """What is shuffled: the store, the feed and the number of members."""
     folder: Path
-    last: Epoch = field(default_factory=lambda: Epoch(0, Frontier.of()))
+    last: Epoch = NOTHING
     holdings: dict[int, Holding] = field(default_factory=dict)
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -42,6 +43,9 @@ class LiveQuery:
 
     def __init__(self, spark: SparkSession, store: str, folder: Path) -> None:
         self._spark = spark
+        # What is said of the member that will be killed is the story's to tell.
+        logging.getLogger("penstock").addHandler(logging.NullHandler())
+        logging.getLogger("penstock").propagate = False
         self._cluster = cluster(spark, store, members=MEMBERS)
         try:
             auctions = self._stream("auctions", key="id")

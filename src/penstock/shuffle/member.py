@@ -109,7 +109,7 @@ class Member:
         self._log = QueueLog.open(
             folder,
             0 if queue_state is None else queue_state.lsn,
-            generation=None if snapshot is None else _generation(snapshot),
+            generation=None if snapshot is None else queue_generation(snapshot),
             discard=True,
         )
         streams = {
@@ -325,7 +325,7 @@ def _slice_snapshot(snapshot: Snapshot | None, lane: int) -> SliceSnapshot | Non
     return SliceSnapshot.decode(memoryview(snapshot.part(f"slice-{lane}")))
 
 
-def _generation(snapshot: Snapshot) -> int | None:
+def queue_generation(snapshot: Snapshot) -> int | None:
     """Of the queue that the snapshot belongs to."""
     found = snapshot.attributes.get("generation")
     return None if found is None else int(str(found), 16)

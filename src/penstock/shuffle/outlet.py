@@ -16,7 +16,7 @@ from penstock.checksum import RunningChecksum
 from penstock.errors import CorruptStorageError
 from penstock.frontier import Frontier, encode_chunks
 from penstock.shuffle.plan import make_plan
-from penstock.shuffle.resume import SNAPSHOTS, Epoch, load_record
+from penstock.shuffle.resume import NOTHING, SNAPSHOTS, Epoch, load_record
 from penstock.shuffle.session.actor import MemberLostError
 from penstock.shuffle.target import covers, target_of_now
 from penstock.shuffle.upkeep import DeadProducers, Restarts
@@ -60,7 +60,7 @@ class Outlet:
         self._shuffle = shuffle
         self._store = store
         self._plan = make_plan(feed, store)
-        self._epochs: dict[int, Epoch] = {0: Epoch(0, Frontier.of())}
+        self._epochs: dict[int, Epoch] = {0: NOTHING}
         self._is_open = False
         self._consumed = 0
         self._restarts = Restarts()

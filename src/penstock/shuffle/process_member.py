@@ -159,7 +159,6 @@ def run_member(given: Given, pipe: Pipe) -> None:
         ends.tell(Failed(shippable(error)))
         ends.wait_for(Order.CLOSE)
     finally:
-        ends.finish()
         logger.removeHandler(told)
         logger.propagate = propagate
 
@@ -249,7 +248,6 @@ class _Ends:
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
-        self._is_finished = False
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._stop: Callable[[], None] = lambda: None
@@ -263,10 +261,6 @@ class _Ends:
         while self._orders.get() is not order:
             pass
 
-    def finish(self) -> None:
-        """Whatever becomes of the pipe now, this process goes on."""
-        self._is_finished = True
-
     def on_stop(self, stop: Callable[[], None]) -> None:
         self._stop = stop
 
@@ -275,12 +269,12 @@ class _Ends:
             try:
                 order = self._pipe.recv()
             except (EOFError, OSError):
-                if self._is_finished:
-                    return
                 os._exit(_ORPHANED)
             self._orders.put(order)
             if order is Order.STOP:
                 self._stop()
+            elif order is Order.CLOSE:
+                return  # what comes now is not for this member any more
 
 
 class _Told(logging.Handler):

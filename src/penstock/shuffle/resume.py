@@ -36,13 +36,17 @@ class Epoch:
     """No document with a lesser clock, its binding's delay added, comes after it."""
 
 
+NOTHING: Final = Epoch(0, Frontier.of())
+"""Before the first epoch."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionRecord:
     """The Session's own part of a snapshot."""
 
     frontier: Frontier = field(default_factory=Frontier.of)
     """Up to where everything is complete."""
-    consumed: Epoch = field(default_factory=lambda: Epoch(0, Frontier.of()))
+    consumed: Epoch = NOTHING
     """The epoch that the consumer is done with."""
     next_read: int = 0
     """Numbers of reads are never used again: rows that wait in a queue have them."""
@@ -96,7 +100,7 @@ def find_resume(place: Storage, *, queues_lost: bool = False) -> Resume:
     ]
     if not commits:
         record = SessionRecord()
-        return Resume(None, record, Epoch(0, record.frontier))
+        return Resume(None, record, NOTHING)
     newest = commits[-1].epoch
     record = load_record(place, newest)
     # Reads that were started while the epoch was under way may be in the members' parts only.

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import PeerUnavailableError
 from penstock.spark.cluster.joining import Door, Joining, Ticket, join
+from penstock.spark.cluster.places import Held
 from penstock.transport.security import ClusterSecurity
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS_MAX = 30.0
 QUIET_SECONDS = 0.3
-JOINING = Joining("127.0.0.1", "here", 4711, "/queues", {1: "/queues/member-1"})
+JOINING = Joining("127.0.0.1", "here", 4711, "/queues", {1: Held("/queues/member-1", 5)})
 
 
 @pytest.fixture

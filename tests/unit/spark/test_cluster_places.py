@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.shuffle.queue.log import QueueLog
 from penstock.spark.cluster.places import (
+    Held,
     cast_members,
     feed_folders,
     held_queues,
@@ -17,9 +19,6 @@ from penstock.spark.cluster.places import (
     queue_folder,
 )
 from penstock.spark.cluster.slots import SlotsMissingError, is_local
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_directories_are_those_that_spark_uses_in_its_order() -> None:
@@ -41,14 +40,16 @@ def test_directories_are_those_that_spark_uses_in_its_order() -> None:
 def test_queues_are_found_where_they_were_put(tmp_path: Path) -> None:
     folders = feed_folders("feed", [str(tmp_path / "a"), str(tmp_path / "b")])
     assert held_queues(folders) == {}
+    made = {}
     for folder, member in ((folders[0], 1), (folders[1], 12)):
-        (tmp_path / queue_folder(folder, member)).mkdir(parents=True)
-    (tmp_path / "a" / "penstock" / "feed" / "member-x").mkdir()
+        path = Path(queue_folder(folder, member))
+        with QueueLog.open(path, 0) as log:
+            made[member] = Held(str(path), log.generation)
+    (tmp_path / "a" / "penstock" / "feed" / "member-2").mkdir()  # its queue is lost
+    (tmp_path / "a" / "penstock" / "feed" / "member-3").mkdir()
+    (tmp_path / "a" / "penstock" / "feed" / "member-3" / "floor").write_bytes(b"damaged")
     (tmp_path / "a" / "penstock" / "feed" / "lock").touch()
-    assert held_queues(folders) == {
-        1: queue_folder(folders[0], 1),
-        12: queue_folder(folders[1], 12),
-    }
+    assert held_queues(folders) == made
     assert held_queues(feed_folders("other", [str(tmp_path / "a")])) == {}
 
 

@@ -37,8 +37,11 @@ class MemberJob:
         self.running.add(self)
         self._thread.start()
 
-    def close(self) -> None:
-        """Ends what still runs. Spark takes some seconds until its processes are gone."""
+    def close(self, *, in_order: bool) -> None:
+        """Ends what still runs, in order after a moment, if the tasks were told to end. Spark takes
+        some seconds until their processes are gone."""
+        if in_order:
+            self.ended.wait(END_SECONDS_MAX)
         if not self.ended.is_set():
             with contextlib.suppress(Exception):  # Spark may be over already
                 self._context.cancelJobGroup(self._group)

@@ -9,6 +9,8 @@ own certificate and the session's token come. It stays open: orders and steps go
     ──── TLS, token, Joining ───>
     <─────────────────── Given ──   once all tasks of the job are there
     <─── orders · steps ──────────>
+    ──── Over ──────────────────>    the member was closed in order
+    <──────── Given, or None ────    the next session's, or the end of the task
 
 The token is of one session, and good until all its members have joined.
 """
@@ -36,6 +38,7 @@ from penstock.transport.security import server_context
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.spark.cluster.places import Held
     from penstock.transport.security import ClusterSecurity
 
 TOKEN_BYTES: Final = 32
@@ -76,8 +79,13 @@ class Joining:
     process: int
     folder: str
     """Where it would put its queue's folder."""
-    held: dict[int, str]
-    """Members whose queues, of the same feed, are on its machine already, with their folders."""
+    held: dict[int, Held]
+    """Queues of members of the same feed that are on its machine already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """By a task: it is no member any more, and waits for what comes next."""
 
 
 class Wire:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.errors import CorruptStorageError
+from penstock.shuffle.queue.segment import read_floor
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.shuffle.queue.segment import Floor
 
 _OWN: Final = "penstock"
 """In each of Spark's local directories. They are Spark's to remove, and what is in them with it."""
@@ -37,15 +43,31 @@ def queue_folder(feed_folder: str, member: int) -> str:
     return str(Path(feed_folder) / f"member-{member}")
 
 
-def held_queues(feed_folders: Iterable[str]) -> dict[int, str]:
-    """Members whose queues are in these folders, with the queues' own."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A queue on a machine's disk."""
+
+    folder: str
+    generation: int
+
+
+def held_queues(feed_folders: Iterable[str]) -> dict[int, Held]:
+    """The queues in these folders, by member."""
     return {
-        int(found[1]): str(path)
+        int(named[1]): Held(str(path), floor.generation)
         for folder in feed_folders
         if Path(folder).is_dir()
         for path in sorted(Path(folder).iterdir())
-        if (found := _MEMBER.fullmatch(path.name)) is not None and path.is_dir()
+        if (named := _MEMBER.fullmatch(path.name)) is not None
+        and (floor := _floor(path)) is not None
     }
+
+
+def _floor(folder: Path) -> Floor | None:
+    try:
+        return read_floor(folder)
+    except (OSError, CorruptStorageError):
+        return None
 
 
 def cast_members(members: Sequence[int], held: Sequence[Iterable[int]]) -> list[int]:

@@ -1,8 +1,9 @@
 """A shuffle whose members are tasks of a Spark barrier job; the Session is in the driver's process.
 
-A session is one job. When a member is lost, Spark ends the job, and the next session is another
-job, with other secrets: tasks of the old one that live on for a moment are strangers to it, and a
-lock holds a new member back until the old one has left the queue's folder.
+When a member is lost, Spark ends the job, and the next session has another one, and other secrets:
+tasks of the old one that live on for a moment are strangers to it, and a lock holds a new member
+back until the old one has left the queue's folder. A session that ends in order leaves its tasks to
+the next one.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.crew import LOOPBACK, STEP_SECONDS_MAX, CrewShuffle
+from penstock.shuffle.member import queue_generation
 from penstock.shuffle.process_member import Given
+from penstock.shuffle.resume import SNAPSHOTS
 from penstock.shuffle.serving import Served
 from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError
+from penstock.snapshot import SnapshotStore
 from penstock.spark.cluster.job import MemberJob, first_line
-from penstock.spark.cluster.joining import Door, Ticket
+from penstock.spark.cluster.joining import Door, Over, Ticket
 from penstock.spark.cluster.places import cast_members, queue_folder
 from penstock.spark.cluster.server import ClusterClosedError
 from penstock.spark.cluster.slots import await_slots, is_local
@@ -73,32 +78,60 @@ class SparkShuffle(CrewShuffle):
         self._finder = finder
         self._closing = closing
         self._job: MemberJob | None = None
-        self._joined: dict[int, Joining] = {}
+        self._tasks: dict[int, Task] = {}
+        """Of the job, by what they are or were."""
         self._reading = b"", ""
         """What readers trust, and what they show."""
 
     @property
     def process_ids(self) -> dict[int, int]:
         """Of the members that run. They may be on other machines."""
-        return {member: joining.process for member, joining in self._joined.items()}
+        return {member: task.joining.process for member, task in self._tasks.items()}
 
     @property
     def machines(self) -> dict[int, str]:
         """Where members run."""
-        return {member: joining.machine for member, joining in self._joined.items()}
+        return {member: task.joining.machine for member, task in self._tasks.items()}
 
     def queue_folder(self, member: int) -> Path:
-        found = self._joined.get(member)
-        return super().queue_folder(member) if found is None else _folder_of(member, found)
+        task = self._tasks.get(member)
+        return super().queue_folder(member) if task is None else Path(task.folder)
 
     def served(self, member: int) -> Served | None:
         if self._crew is None:
             raise LocalProtocolError("the shuffle is not started")
         location = self._crew.serving[member]
-        machine = self._joined[member].machine
+        machine = self._tasks[member].joining.machine
         return Served(member, machine, location, *self._reading, self._finder)
 
+    def close(self) -> None:
+        super().close()
+        self._end_job(in_order=bool(self._tasks))
+
     def _muster(self, crew: Crew, terms: Terms) -> None:
+        if not self._tasks:
+            self._start_job(terms)
+        authority = terms.security.authority
+        if authority is None:
+            raise LocalProtocolError("tasks of Spark speak TLS, with certificates made for them")
+        self._reading = authority.certificate, Token.generate().secret
+        for member, task in self._tasks.items():
+            crew.add(member, TaskHost(member, task))
+            given = Given(
+                terms.setup,
+                terms.security.member_security(member),
+                self._store.url,
+                terms.gossip_key,
+                terms.seed,
+                str(self.folder / "cluster"),
+                task.folder,
+                task.joining.host,
+                read_token=self._reading[1],
+            )
+            with contextlib.suppress(OSError):  # it is gone already, which the crew finds out
+                task.wire.send(given)
+
+    def _start_job(self, terms: Terms) -> None:
         taken = sum(job.members for job in MemberJob.running)
         await_slots(self._context, len(self.members), taken)
         door = Door(self._host, terms.security)
@@ -117,24 +150,29 @@ class SparkShuffle(CrewShuffle):
             came = self._await_tasks(door, self._job)
         finally:
             door.close()
-        self._reading = door.authority, Token.generate().secret
-        cast = cast_members(self.members, [joining.held for _, joining in came])
-        for member, (wire, joining) in zip(cast, came, strict=True):
-            self._joined[member] = joining
-            crew.add(member, TaskHost(member, wire, joining))
-            given = Given(
-                terms.setup,
-                terms.security.member_security(member),
-                self._store.url,
-                terms.gossip_key,
-                terms.seed,
-                str(self.folder / "cluster"),
-                str(_folder_of(member, joining)),
-                joining.host,
-                read_token=self._reading[1],
-            )
-            with contextlib.suppress(OSError):  # it is gone already, which the crew finds out
-                wire.send(given)
+        wanted = self._generations(terms.setup.epoch)
+        held = [
+            {
+                member: one.folder
+                for member, one in joining.held.items()
+                if one.generation == wanted.get(member)
+            }
+            for _, joining in came
+        ]
+        cast = cast_members(self.members, held)
+        for member, (wire, joining), found in zip(cast, came, held, strict=True):
+            folder = found.get(member) or queue_folder(joining.folder, member)
+            self._tasks[member] = Task(wire, joining, folder)
+
+    def _generations(self, epoch: int | None) -> dict[int, int | None]:
+        """Of the queues that an epoch left, by member."""
+        if epoch is None:
+            return {}
+        place = self._place.within(SNAPSHOTS)
+        return {
+            member: queue_generation(SnapshotStore(place, member).load(epoch))
+            for member in self.members
+        }
 
     def _await_tasks(self, door: Door, job: MemberJob) -> list[tuple[Wire, Joining]]:
         came: list[tuple[Wire, Joining]] = []
@@ -161,10 +199,19 @@ class SparkShuffle(CrewShuffle):
         return came
 
     def _dismiss(self) -> None:
+        if not all(task.is_free for task in self._tasks.values()):
+            self._end_job(in_order=False)
+
+    def _end_job(self, *, in_order: bool) -> None:
+        tasks, self._tasks = self._tasks, {}
         job, self._job = self._job, None
-        self._joined = {}
+        for task in tasks.values():
+            with contextlib.suppress(OSError):
+                task.wire.send(None)
         if job is not None:
-            job.close()
+            job.close(in_order=in_order)
+        for task in tasks.values():
+            task.wire.cut()
 
 
 def driver_host(context: SparkContext) -> str:
@@ -174,41 +221,55 @@ def driver_host(context: SparkContext) -> str:
     return str(context.getConf().get("spark.driver.host", LOOPBACK))
 
 
-def _folder_of(member: int, joining: Joining) -> Path:
-    return Path(joining.held.get(member) or queue_folder(joining.folder, member))
+@dataclass(slots=True)
+class Task:
+    """A task of the job, and the connection to it."""
+
+    wire: Wire
+    joining: Joining
+    folder: str
+    """Of its queue."""
+    is_free: bool = False
+    """It was a member, which was closed in order."""
 
 
 class TaskHost:
-    """A task of Spark's, and the connection to it."""
+    """A task while it is a member."""
 
-    def __init__(self, member: int, wire: Wire, joining: Joining) -> None:
-        self._joining = joining
+    def __init__(self, member: int, task: Task) -> None:
         self._member = member
-        self._wire = wire
-        self._gone = threading.Event()
+        self._task = task
+        self._ended = threading.Event()
+        task.is_free = False
 
     def send(self, order: Order) -> None:
-        self._wire.send(order)
+        self._task.wire.send(order)
 
     def receive(self) -> object:
         try:
-            found: object = self._wire.recv()
+            found: object = self._task.wire.recv()
         except (EOFError, OSError):
-            self._gone.set()
+            self._ended.set()
             raise
+        if isinstance(found, Over):
+            self._task.is_free = True
+            self._ended.set()
+            raise EOFError("the member was closed")
         return found
 
     def how_it_ended(self) -> str:
+        joining = self._task.joining
         return (
-            f"the task of member {self._member} is gone (process {self._joining.process} on "
-            f"{self._joining.host}); Spark's log of that executor says why"
+            f"the task of member {self._member} is gone (process {joining.process} on "
+            f"{joining.host}); Spark's log of that executor says why"
         )
 
     def wait_ended(self, seconds: float) -> None:
-        self._gone.wait(seconds)
+        self._ended.wait(seconds)
 
     def kill(self) -> None:
-        self._wire.cut()  # where it runs, it ends by itself
+        if not self._task.is_free:
+            self._task.wire.cut()  # where it runs, it ends by itself
 
     def close(self) -> None:
-        self._wire.close()
+        """The connection is the job's."""

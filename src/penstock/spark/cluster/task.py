@@ -1,4 +1,5 @@
-"""What a task of the barrier job does: it joins, is told which member it is, and is that one."""
+"""What a task of the barrier job does: it joins, is told which member it is, and is that one. When
+a session ends in order, it is a member of the next: so the queue stays where it is."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pyspark import BarrierTaskContext
 from penstock.shuffle.crew import LOOPBACK
 from penstock.shuffle.process_member import run_member
 from penstock.shuffle.serving import this_machine
-from penstock.spark.cluster.joining import Joining, join
+from penstock.spark.cluster.joining import Joining, Over, join
 from penstock.spark.cluster.places import feed_folders, held_queues, local_directories
 
 if TYPE_CHECKING:
@@ -38,8 +39,10 @@ def run_task(ticket: Ticket, _: Iterable[int]) -> Iterator[int]:
             held_queues(folders),
         ),
     )
-    run_member(wire.recv(), wire)
-    wire.cut()
+    while (given := wire.recv()) is not None:
+        run_member(given, wire)
+        wire.send(Over())
+    wire.close()
     return iter(())
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import ConfigurationError
+from penstock.spark.streaming import steps
+from penstock.spark.streaming.steps import Step
 from penstock.storage import Storage
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def settle_folder(folder: Path, options: StreamOptions, *, is_new: bool) -> None
     if is_new:
         note = json.dumps({"format": _FORMAT, **of}, indent=2).encode()
         Storage.open(folder).create(_NAME, note)
+        steps.reached(Step.NOTED)
         return
     path = folder / _NAME
     try:

@@ -21,12 +21,15 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.outlet import Outlet, fingerprint
+from penstock.shuffle.resume import NOTHING
 from penstock.spark.cluster.remote import RemoteOutlet
 from penstock.spark.plan import opened
+from penstock.spark.streaming import steps
 from penstock.spark.streaming.folders import feed_folder, settle_folder
 from penstock.spark.streaming.limits import Limits
 from penstock.spark.streaming.offset import Offset, new_feed_name
 from penstock.spark.streaming.rows import StretchPartition, read_stretch, split
+from penstock.spark.streaming.steps import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,6 +49,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
+        self._drawn: str | None = None
+        """The feed's name, if this is the first time that the query runs."""
         self._feed: str | None = None
         self._outlet: Outlet | RemoteOutlet | None = None
         self._limits = Limits(options.max_documents, options.max_bytes)
@@ -62,9 +67,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In the source process
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        if self._outlet is None:  # Spark may ask twice
-            self._open(new_feed_name(), is_new=True)
-        return self._offset_of(self._opened.epoch(0))
+        """Spark may ask twice; and once more when the first batch of all is repeated, whose end
+        names the feed that is meant. So nothing is made yet."""
+        self._drawn = self._drawn or new_feed_name()
+        steps.reached(Step.DRAWN)
+        return Offset.of(self._drawn, NOTHING).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -80,7 +87,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         at = self._resume(start)
         newest = self._newest_until_end(at) if self._ends else self._newest(at)
-        return start if newest is None else self._offset_of(self._limited(at.epoch, newest, limit))
+        if newest is None:
+            return start
+        given = self._offset_of(self._limited(at.epoch, newest, limit))
+        steps.reached(Step.GIVEN)
+        return given
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         if self._outlet is None or self._feed is None:
@@ -89,21 +100,28 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self._offset_of(outlet.newest()), "rows_behind": outlet.behind()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, last = self._resume(start), Offset.parse(end)
+        begin, last = Offset.parse(start), self._resume(end)
+        if begin.feed == self._drawn != last.feed:
+            begin = Offset.of(last.feed, NOTHING)
+        self._check_feed(begin)
         if begin.epoch == last.epoch:
             return []
         outlet = self._opened
         epochs = outlet.epoch(begin.epoch), outlet.epoch(last.epoch)
         begin.check(epochs[0])
         last.check(epochs[1])
-        return [
+        stretches = [
             StretchPartition(share, vnodes, epochs[0].frontier, epochs[1].frontier, last)
             for share in outlet.shares()
             for vnodes in split(share.vnodes, self._options.splits)
         ]
+        steps.reached(Step.PLANNED)
+        return stretches
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._opened.consumed(self._resume(end).epoch)
+        done = self._resume(end)  # it may be what opens the feed
+        self._opened.consumed(done.epoch)
+        steps.reached(Step.FREED)
 
     def stop(self) -> None:
         if self._outlet is not None:
@@ -131,11 +149,15 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """An offset of Spark's. The first one, after a restart, says which feed is meant."""
         offset = Offset.parse(given)
         if self._outlet is None:
-            self._open(offset.feed, is_new=False)
+            self._open(offset.feed, is_new=offset.feed == self._drawn)
             offset.check(self._opened.epoch(offset.epoch))
+            steps.reached(Step.OPENED)
+        self._check_feed(offset)
+        return offset
+
+    def _check_feed(self, offset: Offset) -> None:
         if offset.feed != self._feed:
             raise LocalProtocolError(f"Spark asks for feed {offset.feed}; {self._feed} is open")
-        return offset
 
     def _offset_of(self, epoch: Epoch) -> dict[str, Any]:
         return Offset.of(str(self._feed), epoch).to_dict()

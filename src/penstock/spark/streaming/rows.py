@@ -22,6 +22,8 @@ from penstock.routing import VNODES
 from penstock.shuffle.finding import find_share
 from penstock.shuffle.parcels import CLOCK, OFFSET, PRODUCER, READ, VNODE
 from penstock.shuffle.serving import RemoteQueue, open_queue, this_machine
+from penstock.spark.streaming import steps
+from penstock.spark.streaming.steps import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,10 +81,9 @@ def read_stretch(partition: StretchPartition, schema: pa.Schema) -> Iterator[pa.
     for _, of_block in blocks:
         parts = [_rows(found, partition, schema, wanted) for found in of_block]
         parts = [part for part in parts if part[0].num_rows]
-        if len(parts) == 1:
-            yield parts[0][0]
-        elif parts:
-            yield _in_queue_order(parts)
+        if parts:
+            yield parts[0][0] if len(parts) == 1 else _in_queue_order(parts)
+            steps.reached(Step.READ)
 
 
 def _rows(
