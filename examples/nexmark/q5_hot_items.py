@@ -18,7 +18,7 @@ def hot_items(pipeline: ps.Pipeline) -> None:
         ps.Collection.define(
             "hot_items",
             "auction BIGINT NOT NULL, begins TIMESTAMP NOT NULL, bids BIGINT",
-            key="auction,begins",
+            key=["auction", "begins"],
         )
     )
     bids = pipeline.stream("bids", key="auction")

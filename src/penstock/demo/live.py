@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from penstock.spark.progress import Figures
 
+FEEDS: Final = 2
 MEMBERS: Final = 2
+"""Of each feed."""
 SLOTS: Final = 8
 """For the members of two feeds and the query's tasks. A member mostly waits."""
 DELAY: Final = "1s"
@@ -72,6 +74,13 @@ class LiveQuery:
         if error is not None:
             raise QueryFailedError(f"the query failed: {plain(error)}")
         return self._progress.look()
+
+    def await_members(self) -> None:
+        """Until the query reads: members of both feeds run."""
+        self.wait(
+            lambda _: sum(map(len, self._cluster.process_ids.values())) == FEEDS * MEMBERS,
+            "running members",
+        )
 
     def kill_member(self) -> int:
         """SIGKILL for one of the members' processes; gives its id."""

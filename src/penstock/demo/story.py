@@ -62,13 +62,16 @@ def run(stage: Stage, folder: Path, *, documents: int, seed: int) -> bool:
         spark = _start_spark(stage)
         try:
             with _start_query(stage, spark, store, folder) as query:
-                jobs = _write(
-                    stage, query, store, verdict, reports=reports, documents=documents, seed=seed
+                jobs, killed_after = _write(
+                    stage, query, store, reports=reports, documents=documents, seed=seed
                 )
                 written = _recover(stage, store, verdict, jobs, reports)
                 truth = _truth(written)
                 offers = answers.true_offers(truth["auctions"], truth["bids"])
-                _catch_up(stage, query, store, len(offers))
+                last = _catch_up(stage, query, store, len(offers), killed_after)
+            verdict.check(
+                "a member was killed, and the query went on by itself", last > killed_after
+            )
             _read(stage, spark, store, verdict, written=written, truth=truth)
             _compare(stage, spark, store, offers, verdict)
         finally:
@@ -97,59 +100,58 @@ def _start_query(stage: Stage, spark: SparkSession, store: OpenStore, folder: Pa
         "the same Spark; each batch is one transaction."
     )
     with stage.waiting("starting the query"):
-        return LiveQuery(spark, store.url, folder / "checkpoint")
+        query = LiveQuery(spark, store.url, folder / "checkpoint")
+        try:
+            query.await_members()
+        except BaseException:
+            query.close()
+            raise
+    return query
 
 
 # Writing, badly
 
 
 def _write(
-    stage: Stage,
-    query: LiveQuery,
-    store: OpenStore,
-    verdict: Verdict,
-    *,
-    reports: Path,
-    documents: int,
-    seed: int,
-) -> list[Job]:
-    """While the query runs. One of its members does not survive it."""
+    stage: Stage, query: LiveQuery, store: OpenStore, *, reports: Path, documents: int, seed: int
+) -> tuple[list[Job], int]:
+    """While the query runs. One of its members does not survive it: after which batch, is told."""
     stage.heading(2, "Producers write, and not all of them well")
     jobs = fleet.plan_jobs(store.url, reports, seed, documents)
     stage.say(
         f"{len(jobs)} processes write {documents:,} Nexmark people, auctions and bids into "
         f"{2 + len(nexmark.CHANNELS)} journals at once, while the query reads them."
     )
-    killed_at: int | None = None
-
-    def kill_member(seen: Figures) -> int | None:
-        """In the middle: some of it is committed, and more is to come."""
-        if seen.batch is None or not seen.documents:
-            return None
-        stage.say(
-            f"  after batch {seen.batch} of the query, member process {query.kill_member()} is "
-            "killed with SIGKILL"
-        )
-        return seen.batch
-
+    killed_after: int | None = None
     with stage.working("writing", total=documents) as progress:
 
         def watch(done: int) -> None:
-            nonlocal killed_at
+            nonlocal killed_after
             progress(done)
-            if killed_at is None and done > documents // 3:
-                killed_at = kill_member(query.look())
+            if killed_after is None and done > documents // 3:
+                killed_after = _kill_member(stage, query)
 
         fleet.run_fleet(jobs, watch)
-    if killed_at is None:  # the producers were quicker than the query's first batch
-        with stage.waiting("the query's first batch"):
-            query.wait(lambda seen: bool(seen.documents), "its first batch")
-        killed_at = kill_member(query.look())
+    with stage.waiting("the query's first batch"):
+        # If the producers were quicker. There is more for the query to read in any case.
+        query.wait(lambda seen: bool(seen.documents), "its first batch")
+    while killed_after is None:
+        killed_after = _kill_member(stage, query)
     _show_faults(stage, fleet.collect(jobs))
-    with stage.waiting("the query goes on without its member"):
-        query.wait(lambda seen: seen.batch is not None and seen.batch > (killed_at or 0), "a batch")
-    verdict.check("a member was killed, and the query went on by itself", killed_at is not None)
-    return jobs
+    return jobs, killed_after
+
+
+def _kill_member(stage: Stage, query: LiveQuery) -> int | None:
+    """Once something is committed. Gives the number of the batch after which it happens."""
+    seen = query.look()
+    if seen.batch is None or not seen.documents:
+        return None
+    killed = query.kill_member()
+    stage.say(
+        f"After batch {seen.batch} of the query, one of its members is killed with SIGKILL "
+        f"(process {killed}). All of them begin anew from the last epoch; the query only waits."
+    )
+    return seen.batch
 
 
 def _recover(
@@ -216,17 +218,22 @@ def _count_documents(store: OpenStore, *collections: str) -> int:
 # Reading, once
 
 
-def _catch_up(stage: Stage, query: LiveQuery, store: OpenStore, expected: int) -> None:
+def _catch_up(
+    stage: Stage, query: LiveQuery, store: OpenStore, expected: int, killed_after: int
+) -> int:
     """Until the query has written as many offers as there are. Whether they are the right ones is
-    another question."""
+    another question. Gives the number of the last batch."""
 
-    def has_all(_: Figures) -> bool:
-        return _count_documents(store, answers.OFFERS.name) >= expected
+    def has_all(seen: Figures) -> bool:
+        # Spark tells of a batch a moment after it is committed.
+        is_told = seen.batch is not None and seen.batch > killed_after
+        return is_told and _count_documents(store, answers.OFFERS.name) >= expected
 
     with stage.waiting("the query catches up"):
         query.wait(has_all, f"all {expected:,} offers")
     seen = query.look()
     stage.say(f"The query has read {seen.documents:,} documents in {seen.batches} batches.")
+    return seen.batch or 0
 
 
 def _read(

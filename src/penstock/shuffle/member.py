@@ -25,7 +25,7 @@ from penstock.shuffle.queue.events import EpochGivenUp, QueueState
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.machine import QueueMachine
 from penstock.shuffle.queue.snapshot import decode_state, encode_state
-from penstock.shuffle.resume import SNAPSHOTS
+from penstock.shuffle.resume import SNAPSHOTS, queue_generation
 from penstock.shuffle.session.hint_index import HintIndex
 from penstock.shuffle.session.state import AllReadsStarted, AskProgress, StartRead
 from penstock.shuffle.slice import events as slice_events
@@ -323,9 +323,3 @@ def _slice_snapshot(snapshot: Snapshot | None, lane: int) -> SliceSnapshot | Non
     if snapshot is None:
         return None
     return SliceSnapshot.decode(memoryview(snapshot.part(f"slice-{lane}")))
-
-
-def queue_generation(snapshot: Snapshot) -> int | None:
-    """Of the queue that the snapshot belongs to."""
-    found = snapshot.attributes.get("generation")
-    return None if found is None else int(str(found), 16)

@@ -18,8 +18,11 @@ from penstock.shuffle.control import SESSION
 from penstock.snapshot import Captured, SnapshotStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
 
+    from penstock.snapshot import Snapshot
     from penstock.storage import Storage
 
 SNAPSHOTS: Final = "snapshots"
@@ -114,6 +117,24 @@ def find_resume(place: Storage, *, queues_lost: bool = False) -> Resume:
 def _next_read(place: Storage, member: int, epoch: int) -> int:
     snapshot = SnapshotStore(place.within(SNAPSHOTS), member).load(epoch)
     return int(cast("dict[str, Any]", snapshot.attributes).get("next_read", 0))
+
+
+def queue_generation(snapshot: Snapshot) -> int | None:
+    """Of the queue that a member's snapshot belongs to."""
+    found = snapshot.attributes.get("generation")
+    return None if found is None else int(str(found), 16)
+
+
+def queue_generations(
+    place: Storage, epoch: int | None, members: Iterable[int]
+) -> dict[int, int | None]:
+    """Of the queues that an epoch left, by member."""
+    if epoch is None:
+        return {}
+    snapshots = place.within(SNAPSHOTS)
+    return {
+        member: queue_generation(SnapshotStore(snapshots, member).load(epoch)) for member in members
+    }
 
 
 def load_record(place: Storage, epoch: int) -> SessionRecord:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
-_SPARKS_OWN: Final = ("checkpointlocation",)
+_SPARKS_OWN: Final = ("checkpointlocation", "queryname")
 """Options that Spark hands on, although they are its own."""
 
 

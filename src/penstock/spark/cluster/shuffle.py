@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.crew import LOOPBACK, STEP_SECONDS_MAX, CrewShuffle
-from penstock.shuffle.member import queue_generation
 from penstock.shuffle.process_member import Given
-from penstock.shuffle.resume import SNAPSHOTS
+from penstock.shuffle.resume import queue_generations
 from penstock.shuffle.serving import Served
 from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError
-from penstock.snapshot import SnapshotStore
 from penstock.spark.cluster.job import MemberJob, first_line
 from penstock.spark.cluster.joining import Door, Over, Ticket
 from penstock.spark.cluster.places import cast_members, queue_folder
@@ -150,7 +148,7 @@ class SparkShuffle(CrewShuffle):
             came = self._await_tasks(door, self._job)
         finally:
             door.close()
-        wanted = self._generations(terms.setup.epoch)
+        wanted = queue_generations(self._place, terms.setup.epoch, self.members)
         held = [
             {
                 member: one.folder
@@ -163,16 +161,6 @@ class SparkShuffle(CrewShuffle):
         for member, (wire, joining), found in zip(cast, came, held, strict=True):
             folder = found.get(member) or queue_folder(joining.folder, member)
             self._tasks[member] = Task(wire, joining, folder)
-
-    def _generations(self, epoch: int | None) -> dict[int, int | None]:
-        """Of the queues that an epoch left, by member."""
-        if epoch is None:
-            return {}
-        place = self._place.within(SNAPSHOTS)
-        return {
-            member: queue_generation(SnapshotStore(place, member).load(epoch))
-            for member in self.members
-        }
 
     def _await_tasks(self, door: Door, job: MemberJob) -> list[tuple[Wire, Joining]]:
         came: list[tuple[Wire, Joining]] = []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import TYPE_CHECKING
 
+from penstock.errors import PeerUnavailableError
 from penstock.shuffle.queue.reader import Measure
-from penstock.spark.streaming.rows import open_share
+from penstock.spark.streaming.rows import LOST_SECONDS_MAX, PAUSE_SECONDS, open_share
 
 if TYPE_CHECKING:
     from penstock.shuffle.outlet import Outlet
@@ -45,7 +47,16 @@ class Limits:
 
 def measure(outlet: Outlet | RemoteOutlet, start: int, end: int) -> Measure:
     frontiers = outlet.epoch(start).frontier, outlet.epoch(end).frontier
-    total = Measure(0, 0)
-    for share in outlet.shares():
-        total += open_share(share).measure(*frontiers, share.lsn)
-    return total
+    deadline = time.monotonic() + LOST_SECONDS_MAX
+    while True:
+        try:
+            total = Measure(0, 0)
+            for share in outlet.shares():
+                total += open_share(share).measure(*frontiers, share.lsn)
+        except PeerUnavailableError:
+            # A member on another machine is gone. When the Session notices, all begin anew.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return total

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from penstock.shuffle.serving import Served
     from penstock.spark.streaming.offset import Offset
 
+LOST_SECONDS_MAX: Final = 60.0
+"""A member may be gone for some time before the Session notices, and all begin anew."""
+PAUSE_SECONDS: Final = 0.25
 _READERS_OPEN_MAX: Final = 16
 """A Python worker of Spark's lives on, and its next task mostly reads the same queue."""
 
@@ -142,15 +146,17 @@ def _draw(share: Share, start: Frontier, end: Frontier) -> Iterator[QueueBatch]:
     """If the queue is not there any more, it is where the driver says. Once rows have come it is
     too late for that; but Spark runs the task again, if it may."""
     finder = None if share.served is None else share.served.finder
-    found = open_share(share).read(start, end, share.lsn)
-    try:
-        first = next(found, None)
-    except PenstockError:
-        if finder is None:
-            raise
-        share = find_share(finder, share.member)
-        found = open_share(share).read(start, end, share.lsn)
-        first = next(found, None)
+    deadline = time.monotonic() + LOST_SECONDS_MAX
+    while True:
+        try:
+            found = open_share(share).read(start, end, share.lsn)
+            first = next(found, None)
+            break
+        except PenstockError:
+            if finder is None or time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_SECONDS)
+            share = find_share(finder, share.member)
     if first is not None:
         yield first
         yield from found

@@ -1,0 +1,309 @@
+"""Starts everything, does harm by the schedule, lets it come to an end, and looks at the result."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.chaos.processes import (
+    DRIVER_JAVA,
+    EXECUTOR,
+    SOURCE,
+    Running,
+    running,
+    running_as,
+    send,
+)
+from tests.chaos.schedule import Event, Fault
+from tests.chaos.standalone import ROOT, WORKERS, Standalone
+from tests.chaos.world import QUERIES, Wrong, check_world, make_world
+from tests.postgres_server import PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import penstock as ps
+    from tests.postgres_server import Database
+
+PRODUCERS = 2
+LOOK_SECONDS = 0.1
+LATE_SECONDS = 1.5
+"""Between events that had to wait for a victim."""
+START_SECONDS_MAX = 300.0
+DRAIN_SECONDS_MAX = 300.0
+GONE_SECONDS_MAX = 60.0
+DRIVER_SLOTS = 2
+FEEDS = "feeds"
+BLOCK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    due: float
+    mend: Callable[[], None]
+    what: str
+
+
+class Chaos:
+    """From its making to `close`."""
+
+    def __init__(self, folder: Path, mark: str, seed: int, *, with_cluster: bool) -> None:
+        self._folder = folder
+        self._mark = mark
+        self._seeds = (f"{seed} {number}" for number in itertools.count())
+        self._begun = time.monotonic()
+        self._server = PostgresServer()
+        self._cluster: Standalone | None = None
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._producers: list[subprocess.Popen[bytes]] = []
+        self._mendings: list[Mending] = []
+        self.done: Counter[Fault] = Counter()
+        self.batches: dict[str, int] = {}
+        """The last of each query, as far as the driver has told."""
+        try:
+            self._database: Database = self._server.new_database()
+            self._store: ps.OpenStore = make_world(folder, self._database)
+            self._cluster = Standalone(folder) if with_cluster else None
+            self._begun = time.monotonic()
+            self._producers = [self._new_producer() for _ in range(PRODUCERS)]
+            self._start_driver()
+        except BaseException:
+            self.close()
+            raise
+
+    def rage(self, schedule: list[Event], seconds: float) -> None:
+        """What the schedule says, until the time is over."""
+        self._await_batches()
+        coming, late, next_late = list(schedule), list[Event](), 0.0
+        while self._seconds < seconds:
+            self._mend_what_is_due()
+            self._start_what_ended()
+            while coming and coming[0].at_seconds <= self._seconds:
+                event = coming.pop(0)
+                if not self._inflict(event):
+                    late.append(event)
+            if late and self._seconds > next_late:
+                next_late = self._seconds + LATE_SECONDS
+                if self._inflict(late[0]):
+                    late.pop(0)
+            self._hear()
+            time.sleep(LOOK_SECONDS)
+        for event in late:
+            self._say(f"nobody was there for: {event}")
+
+    def _await_batches(self) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while len(self.batches) < len(QUERIES) or min(self.batches.values()) < 0:
+            ended = self._driver is None or self._driver.poll() is not None
+            if ended or time.monotonic() > deadline:
+                raise Wrong(f"the queries do not begin: {self.state()}")
+            self._hear()
+            time.sleep(LOOK_SECONDS)
+        self._say("both queries write")
+        self._begun = time.monotonic()
+
+    def drain(self) -> None:
+        """Nothing goes wrong any more: everything is read to its end."""
+        for mending in self._mendings:
+            mending.mend()
+        self._mendings = []
+        (self._folder / "stop").touch()
+        for producer in self._producers:
+            if producer.wait(DRAIN_SECONDS_MAX) != 0:
+                raise Wrong(f"a producer ended with {producer.returncode}; see producer.log")
+        self._store.recover()
+        (self._folder / "drain").touch()
+        self._say("producers have ended; the queries read to the end")
+        deadline = time.monotonic() + DRAIN_SECONDS_MAX
+        while self._driver is None or self._driver.poll() != 0:
+            self._start_what_ended()
+            if time.monotonic() > deadline:
+                raise Wrong(f"the queries do not come to an end: {self.state()}")
+            self._hear()
+            time.sleep(LOOK_SECONDS)
+        self._say("the driver has ended")
+
+    def check(self) -> dict[str, int]:
+        deadline = time.monotonic() + GONE_SECONDS_MAX
+        while left := self._left():
+            if time.monotonic() > deadline:
+                raise Wrong(f"processes are left behind: {', '.join(map(str, left))}")
+            time.sleep(LOOK_SECONDS)
+        return check_world(self._store, self._database)
+
+    def counts(self) -> dict[str, int]:
+        done = {fault.value: count for fault, count in self.done.items()}
+        return {**done, **{f"batches of {query}": n for query, n in self.batches.items()}}
+
+    def state(self) -> str:
+        return f"{dict(self.batches)} batches; processes {', '.join(map(str, running(self._mark)))}"
+
+    def close(self) -> None:
+        for mending in self._mendings:
+            with contextlib.suppress(Exception):
+                mending.mend()
+        if self._driver is not None and self._driver.poll() is None:
+            os.killpg(self._driver.pid, signal.SIGKILL)
+        for producer in self._producers:
+            producer.kill()
+        if self._cluster is not None:
+            self._cluster.close()
+        self._server.close()
+        for one in running(self._mark):
+            send(one.process, signal.SIGKILL)
+
+    # What goes wrong
+
+    def _inflict(self, event: Event) -> bool:
+        """False if there was nobody to hit."""
+        match event.fault:
+            case Fault.DATABASE:
+                return self._kill_database(event)
+            case Fault.WORKER:
+                return self._kill_worker(event)
+            case Fault.DISK:
+                return self._fill_disk(event)
+            case _:
+                pass
+        names = self._victims(event.fault)
+        if not names:
+            return False
+        process, name = names[min(int(event.choice * len(names)), len(names) - 1)]
+        if event.fault is Fault.PAUSE:
+            self._say(f"{name} {process} pauses for {event.lasts_seconds:.1f} s", event)
+            send(process, signal.SIGSTOP)
+            self._later(event, lambda: send(process, signal.SIGCONT), f"{name} {process} goes on")
+        else:
+            self._say(f"{name} {process} is killed", event)
+            send(process, signal.SIGKILL)
+        return True
+
+    def _victims(self, fault: Fault) -> list[tuple[int, str]]:
+        def named(fault: Fault, processes: list[int]) -> list[tuple[int, str]]:
+            return [(process, fault.value) for process in processes]
+
+        alive = self._driver is not None and self._driver.poll() is None
+        driver = [self._driver.pid] if alive and self._driver is not None else []
+        found = {
+            Fault.SOURCE: named(Fault.SOURCE, running_as(self._mark, SOURCE)),
+            Fault.DRIVER: named(Fault.DRIVER, driver),
+            Fault.JAVA: named(Fault.JAVA, running_as(self._mark, DRIVER_JAVA)),
+            Fault.MEMBER: named(Fault.MEMBER, self._members() if alive else []),
+            Fault.PRODUCER: named(Fault.PRODUCER, [each.pid for each in self._producers]),
+        }
+        if fault is not Fault.PAUSE:
+            return found[fault]
+        executors = [(one, "executor") for one in running_as(self._mark, EXECUTOR)]
+        return [*executors, *(one for each in found.values() for one in each)]
+
+    def _kill_database(self, event: Event) -> bool:
+        if not self._server.is_running:
+            return False
+        self._say(f"the database is killed, for {event.lasts_seconds:.1f} s", event)
+        self._server.kill()
+        self._later(event, self._server.start, "the database is back")
+        return True
+
+    def _kill_worker(self, event: Event) -> bool:
+        cluster = self._cluster
+        name = WORKERS[int(event.choice * len(WORKERS))]
+        if cluster is None or cluster.workers[name].poll() is not None:
+            return False
+        self._say(f"worker {name} is killed, for {event.lasts_seconds:.1f} s", event)
+        cluster.kill_worker(name)
+        self._later(event, lambda: cluster.start_worker(name), f"worker {name} is back")
+        return True
+
+    def _fill_disk(self, event: Event) -> bool:
+        ballast = self._folder / FEEDS / "ballast"
+        if ballast.exists():
+            return False
+        self._say(f"the feeds' disk is full, for {event.lasts_seconds:.1f} s", event)
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"\0" * BLOCK_BYTES)
+        self._later(event, lambda: ballast.unlink(missing_ok=True), "the feeds' disk has room")
+        return True
+
+    def _later(self, event: Event, mend: Callable[[], None], what: str) -> None:
+        self._mendings.append(Mending(self._seconds + event.lasts_seconds, mend, what))
+
+    def _mend_what_is_due(self) -> None:
+        due = [mending for mending in self._mendings if mending.due <= self._seconds]
+        self._mendings = [mending for mending in self._mendings if mending not in due]
+        for mending in due:
+            mending.mend()
+            self._say(mending.what)
+
+    # What is started, and started again
+
+    def _start_what_ended(self) -> None:
+        if self._driver is None or self._driver.poll() is not None:
+            if self._driver is not None:
+                self._say(f"the driver ended with {self._driver.returncode}, and is started again")
+            self._start_driver()
+        for place, producer in enumerate(self._producers):
+            if producer.poll() == -signal.SIGKILL:
+                self._producers[place] = self._new_producer()
+            elif producer.poll():
+                raise Wrong(f"a producer ended with {producer.returncode}; see producer.log")
+
+    def _start_driver(self) -> None:
+        (self._folder / "told").unlink(missing_ok=True)
+        master = f"local[{DRIVER_SLOTS}]" if self._cluster is None else self._cluster.url
+        self._driver = self._start("driver", str(self._folder), master, self._database.conninfo)
+
+    def _new_producer(self) -> subprocess.Popen[bytes]:
+        return self._start("producer", str(self._folder), next(self._seeds))
+
+    def _start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{program}.log").open("a") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", f"tests.chaos.{program}", *arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": str(self._folder / "tmp")},
+            )
+
+    # What is seen
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _members(self) -> list[int]:
+        with contextlib.suppress(OSError):
+            members: list[int] = json.loads((self._folder / "told").read_text())["members"]
+            return members
+        return []
+
+    def _hear(self) -> None:
+        with contextlib.suppress(OSError):
+            told = json.loads((self._folder / "told").read_text())["batches"]
+            for query, number in told.items():
+                self.batches[query] = max(self.batches.get(query, -1), number)
+
+    def _left(self) -> list[Running]:
+        """Of what the driver and the producers have brought with them."""
+        cluster = self._cluster
+        own = [] if cluster is None else [each.pid for each in cluster.everybody]
+        return [one for one in running(self._mark) if one.process not in own]
+
+    def _say(self, words: str, event: Event | None = None) -> None:
+        if event is not None:
+            self.done[event.fault] += 1
+        sys.stdout.write(f"{self._seconds:6.1f} s  {words}\n")
+        sys.stdout.flush()
