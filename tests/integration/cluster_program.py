@@ -170,6 +170,8 @@ def standalone(folder: Path, master: str) -> None:
         "spark.executor.memory": "512m",
         "spark.executor.cores": 3,
         "spark.cores.max": 6,
+        # A task that is run again may by chance be where its queue is.
+        "spark.task.maxFailures": 1,
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     world = World(local_session("penstock-standalone", **conf), folder)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from penstock.journal import OpenStore
 
+pytestmark = pytest.mark.slow
+
 COMMAND = str(Path(sys.executable).with_name("penstock"))
 WAIT_SECONDS_MAX = 300.0
 MARK = "PENSTOCK_TEST_MARK"
@@ -160,7 +162,6 @@ def check(store: OpenStore, *ids: int) -> None:
     assert totals == expected
 
 
-@pytest.mark.slow
 def test_once_runs_all_stages_and_the_next_run_goes_on(store: OpenStore, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PIPELINE)
     arguments = ["run", str(tmp_path / "shop.py"), "--once", "--json", "--members", "1"]
@@ -187,7 +188,6 @@ def test_once_runs_all_stages_and_the_next_run_goes_on(store: OpenStore, tmp_pat
     check(store, *range(130))
 
 
-@pytest.mark.slow
 def test_in_a_terminal_queries_are_shown_until_ctrl_c(store: OpenStore, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PIPELINE)
     write(store, *range(50))
@@ -215,7 +215,6 @@ def _shown(command: Command) -> str:
     return " ".join(last.values())
 
 
-@pytest.mark.slow
 def test_a_query_that_fails_is_told_in_plain_words(store: OpenStore, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         "import penstock as ps\n"
@@ -230,7 +229,10 @@ def test_a_query_that_fails_is_told_in_plain_words(store: OpenStore, tmp_path: P
     command = Command(store, "run", str(tmp_path / "broken.py"), "--once", "--json")
     code, out = command.end()
     assert code == 1
-    words = "query 'totals' failed: row 0, column 'customer': has no value"
+    words = (
+        "query 'totals' failed: rows refused for collection 'totals': row 0, column 'customer': "
+        "has no value"
+    )
     assert json.loads(out)["failure"].startswith(words)
     last = command.messages.splitlines()[-1]
     assert last.startswith(f"error: {words}")
@@ -238,7 +240,6 @@ def test_a_query_that_fails_is_told_in_plain_words(store: OpenStore, tmp_path: P
     assert documents(store, "totals") == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "words"),
     [

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,7 +186,6 @@ def _answers(port: int) -> bool:
 def test_members_on_other_machines(
     tmp_path: Path, programs: list[Program], standalone: Standalone
 ) -> None:
-    begun = time.monotonic()
     programs.append(program := Program(tmp_path, "standalone", str(tmp_path), standalone.url))
     seen = program.hear("machines")
     machines = seen["machines"]
@@ -206,7 +204,6 @@ def test_members_on_other_machines(
     # Which task is where is Spark's choice; but the one machine has not read everything of its own.
     remote = [row for row in delivered if row[5] != machines[str(row[2])]]
     assert remote, "nothing was read from another machine"
-    assert time.monotonic() - begun < WAIT_SECONDS_MAX
     program.wait()
     queues = {path.name for path in tmp_path.glob("disk-*/**/penstock/*/member-*")}
     assert queues <= {"member-1", "member-2"}, (

@@ -10,7 +10,10 @@ from typing import IO, Any
 import click
 
 from penstock.cli.commands.append import append
+from penstock.cli.commands.completion import completion
 from penstock.cli.commands.demo import demo
+from penstock.cli.commands.doctor import doctor
+from penstock.cli.commands.inspect import inspect
 from penstock.cli.commands.journals import journals
 from penstock.cli.commands.read import read
 from penstock.cli.commands.recover import recover
@@ -79,5 +82,16 @@ def app(ctx: click.Context, debug: bool) -> None:
         ctx.meta["penstock.debug"] = True
 
 
-for command in (demo, run, journals, append, read, shuffle, recover):
+for command in (
+    demo,
+    run,
+    journals,
+    append,
+    read,
+    shuffle,
+    recover,
+    inspect,
+    doctor,
+    completion,
+):
     app.add_command(command)

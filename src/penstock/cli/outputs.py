@@ -115,7 +115,7 @@ class TableOutput(Output):
         self._more += max(batch.num_rows - room, 0)
         columns = encoded_columns(batch.slice(0, room), self._encoders)
         for row in zip(*columns, strict=True):
-            self._table.add_row(*(Text(_cell(value)) for value in row))
+            self._table.add_row(*(Text(cell(value)) for value in row))
 
     def flush(self) -> None:
         """Columns are as wide as their widest value, which is known at the end."""
@@ -232,7 +232,8 @@ def _key_text(key: Any) -> str:
     return key if isinstance(key, str) else json.dumps(key)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value in a table, cut where nobody would read on."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

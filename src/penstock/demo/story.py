@@ -177,10 +177,13 @@ def _recover(
 
 
 def _settle(stage: Stage, store: OpenStore) -> None:
-    """Settles the dead, unless the query has done so already: everybody who writes does."""
+    """Settles the dead. Everybody who opens a producer does; the query may have come first."""
     records = [ledger.record() for ledger in store.ledgers()]
     decided = {record.producer for record in records if record.decision is not None}
-    for producer in store.recover():
+    settled = store.recover()
+    if not settled:
+        stage.say("The query, which writes too, has settled them already.")
+    for producer in settled:
         found = (
             "decided, so it is committed" if producer in decided else "open, so it is rolled back"
         )
@@ -231,9 +234,9 @@ def _catch_up(
 
     with stage.waiting("the query catches up"):
         query.wait(has_all, f"all {expected:,} offers")
-    seen = query.look()
-    stage.say(f"The query has read {seen.documents:,} documents in {seen.batches} batches.")
-    return seen.batch or 0
+    last = query.look().batch or 0
+    stage.say(f"The query has come to batch {last}, and has written {expected:,} offers.")
+    return last
 
 
 def _read(
@@ -292,7 +295,6 @@ def _compare(
         written = answers.documents_once(spark, store.url, answers.OFFERS.name).drop("_meta")
         found = written.toArrow()
         of_tables = answers.offers(*once).toArrow()
-    stage.say(f"The query has written {len(found):,} offers, and there are {len(true):,}.")
     verdict.check(
         "offers: what the query wrote is what the batch reader finds, once each",
         answers.same_documents(of_tables, found),

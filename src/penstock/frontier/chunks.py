@@ -141,6 +141,19 @@ def decode_chunks(chunks: Iterable[bytes]) -> Frontier:
     return decoder.frontier()
 
 
+def split_chunks(data: bytes) -> Iterator[bytes]:
+    """The chunks of a frontier that were written one behind the other. What is no whole chunk is
+    given as it is, and refused by `decode_chunks`."""
+    at = 0
+    while at < len(data):
+        size = len(data) - at
+        if size >= _HEADER.size:
+            *_, length, _ = _HEADER.unpack_from(data, at)
+            size = min(_HEADER.size + length, size)
+        yield data[at : at + size]
+        at += size
+
+
 class _Body:
     """Reads a chunk's body from front to back, and never past its end."""
 

@@ -48,7 +48,7 @@ def _last(place: Storage) -> Assigned | None:
     if not names:
         return None
     data = place.read(max(names))
-    return None if data is None else _decode(max(names), data)
+    return None if data is None else decode_assigned(max(names), data)
 
 
 def _encode(assigned: Assigned) -> bytes:
@@ -58,7 +58,8 @@ def _encode(assigned: Assigned) -> bytes:
     ).encode()
 
 
-def _decode(name: str, data: bytes) -> Assigned:
+def decode_assigned(name: str, data: bytes) -> Assigned:
+    """What a record says. The name is for the error."""
     try:
         fields: dict[str, Any] = json.loads(data)
         if fields["format"] != _FORMAT:

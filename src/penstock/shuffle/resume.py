@@ -142,9 +142,9 @@ def load_record(place: Storage, epoch: int) -> SessionRecord:
     snapshot = SnapshotStore(place.within(SNAPSHOTS), SESSION).load(epoch)
     attributes = cast("dict[str, Any]", snapshot.attributes)
     try:
-        consumed = Epoch(attributes["consumed"], _frontier(snapshot.part("consumed")))
+        consumed = Epoch(attributes["consumed"], frontier_of_part(snapshot.part("consumed")))
         return SessionRecord(
-            _frontier(snapshot.part("frontier")), consumed, attributes["next_read"]
+            frontier_of_part(snapshot.part("frontier")), consumed, attributes["next_read"]
         )
     except KeyError as error:
         raise CorruptStorageError(
@@ -161,7 +161,8 @@ def _pieces(frontier: Frontier) -> list[bytes]:
     ]
 
 
-def _frontier(data: pa.Buffer) -> Frontier:
+def frontier_of_part(data: pa.Buffer) -> Frontier:
+    """What a part of the Session's has: the chunks, each behind its length."""
     chunks, position = [], 0
     while position < data.size:
         size = int.from_bytes(data.slice(position, 4).to_pybytes(), "little")

@@ -76,7 +76,7 @@ class ParquetSink(TwoPhaseSink):
         if batch.number > 0:
             before = type(batch)(batch.query, batch.number - 1)
             found = storage.read(f"{_MANIFESTS}/{before.query}/{before.number:020}")
-            kept.update(_files(found) if found is not None else ())
+            kept.update(manifest_files(found) if found is not None else ())
             self._remove_others(before, kept)
         self._remove_others(batch, kept)
 
@@ -93,7 +93,7 @@ def committed_files(path: str, query: str | None = None) -> list[str]:
     for name in storage.names(prefix):
         manifest = storage.read(name)
         if manifest is not None:
-            found += [f"{storage.place}/{file}" for file in _files(manifest)]
+            found += [f"{storage.place}/{file}" for file in manifest_files(manifest)]
     return found
 
 
@@ -106,7 +106,8 @@ def _folder(batch: Batch) -> str:
     return f"{_DATA}/{batch.query}/{batch.number:020}/"
 
 
-def _files(manifest: bytes) -> list[str]:
+def manifest_files(manifest: bytes) -> list[str]:
+    """The names of the files that are the batch."""
     try:
         fields = json.loads(manifest)
         if fields["version"] != 1:

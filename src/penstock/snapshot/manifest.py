@@ -86,6 +86,17 @@ def encode(manifest: Manifest) -> bytes:
 
 def decode(data: bytes, member: int, attempt: Attempt) -> Manifest:
     """The manifest of that attempt, every byte of it checked."""
+    manifest = decode_stated(data)
+    if (manifest.member, manifest.attempt) != (member, attempt):
+        raise DamagedManifestError(
+            f"its manifest is of member {manifest.member} and {manifest.attempt.label}, "
+            "and was put under another name"
+        )
+    return manifest
+
+
+def decode_stated(data: bytes) -> Manifest:
+    """As `decode`, of whichever attempt the manifest says it is."""
     if not HEADER_BYTES <= len(data) <= MANIFEST_BYTES_MAX:
         raise DamagedManifestError(f"its manifest has {len(data)} bytes, which none can have")
     magic, version, text_bytes = _FIELDS.unpack_from(data)
@@ -104,15 +115,9 @@ def decode(data: bytes, member: int, attempt: Attempt) -> Manifest:
             f"its manifest has format {version}; this Penstock knows {MANIFEST_VERSION}"
         )
     try:
-        manifest = _from_document(_checked(json.loads(text), dict))
+        return _from_document(_checked(json.loads(text), dict))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedManifestError(f"its manifest is not what was agreed: {error}") from error
-    if (manifest.member, manifest.attempt) != (member, attempt):
-        raise DamagedManifestError(
-            f"its manifest is of member {manifest.member} and {manifest.attempt.label}, "
-            "and was put under another name"
-        )
-    return manifest
 
 
 def _from_document(document: dict[str, Any]) -> Manifest:

@@ -4,7 +4,8 @@ Nothing here is imported with `penstock` itself, and Spark only when one of thes
 Read in this order: options.py (what a reader asks for), columns.py (what it gets), plan.py (what
 each task reads), rows.py and buckets.py (what a task does), source.py (Spark's
 interface to all that), sql.py (the second reader), session.py (a Spark for one machine); writing.py
-(how Spark writes through a two-phase sink), manifests.py (what the Parquet sink has committed).
+(how Spark writes through a two-phase sink), manifests.py (what the Parquet sink has committed);
+pipeline.py (programs for `penstock run`), progress.py (how their queries go).
 """
 
 from __future__ import annotations

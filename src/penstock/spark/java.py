@@ -42,7 +42,7 @@ def find_java_home() -> Path:
     """The home of the first Java that is new enough."""
     seen = []
     for home in _installed():
-        version = _version(home / "bin" / "java")
+        version = java_version(home / "bin" / "java")
         if version is not None and version >= JAVA_VERSION_MIN:
             return home
         seen.append(f"{home} ({'not runnable' if version is None else f'Java {version}'})")
@@ -88,7 +88,8 @@ def _packaged() -> Path | None:
     return home
 
 
-def _version(java: Path) -> int | None:
+def java_version(java: Path) -> int | None:
+    """None if it cannot be run, or does not say."""
     try:
         done = subprocess.run(  # noqa: S603 - the path is the machine's own Java
             [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False

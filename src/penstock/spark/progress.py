@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+_STATE: Final = re.compile(r" SQLSTATE: \w+")
+"""A number for programs."""
+_TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +25,8 @@ class Figures:
     """In Spark's words."""
     batch: int | None = None
     """The last one that is done; None before the first."""
-    batches: int = 0
-    """Of this run of the query."""
     documents: int = 0
-    """Read by this run."""
+    """Read by this run of the query."""
     documents_per_second: float = 0.0
     batch_ms: int = 0
     rows_behind: int = 0
@@ -36,7 +39,6 @@ class Progress:
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
-        self._batches = 0
         self._documents = 0
         self._counted: int | None = None
         """The last batch that is in `_documents`."""
@@ -54,7 +56,6 @@ class Progress:
             active,
             doing,
             batch=int(last["batchId"]),
-            batches=self._batches,
             documents=self._documents,
             documents_per_second=float(last["processedRowsPerSecond"] or 0),
             batch_ms=int(last["durationMs"].get("triggerExecution", 0)),
@@ -71,7 +72,6 @@ class Progress:
         for progress in [last] if is_next else self._query.recentProgress:
             if seen is None or int(progress["batchId"]) > seen:
                 seen = int(progress["batchId"])
-                self._batches += 1
                 self._documents += int(progress["numInputRows"])
         self._counted = seen
 
@@ -94,8 +94,11 @@ def is_of_spark(error: BaseException) -> bool:
 
 
 def plain(error: BaseException) -> str:
-    """The message without Java's stack and the plan, which are in Spark's log. If an error of ours
-    is quoted in it, that one."""
+    """The message without Java's stack and the plan, which are in Spark's log. Of a Python error
+    that is quoted in it, only the last line; and if it is one of ours, not even its name."""
     text = str(error).partition("=== Streaming Query ===")[0]
     ours = [line for line in text.splitlines() if line.startswith("penstock.")]
-    return ours[-1].partition(": ")[2] if ours else text.partition("\n\tat ")[0].strip()
+    if ours:
+        return ours[-1].partition(": ")[2]
+    text = _STATE.sub("", text.partition("\n\tat ")[0]).strip()
+    return text.splitlines()[-1].strip() if _TRACEBACK in text else text

@@ -1,4 +1,5 @@
-"""A Spark session on this machine: for tests, the demo, and a first look."""
+"""A Spark session whose driver is this process: for tests, the demo, `penstock run`, and a first
+look."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import threading
 import warnings
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from penstock.spark import SparkMissingError
+from penstock.spark.home import use_spark_home
 from penstock.spark.java import use_java
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CORES_DEFAULT: Final = 2
+LOOPBACK: Final = "127.0.0.1"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _NOISE: Final = (b"Using incubator modules",)
 """Java says this of a module that Spark asks for, whatever the logging is set to."""
@@ -54,8 +58,12 @@ def local_session(app: str, cores: int = CORES_DEFAULT, **conf: str | int | bool
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Spark would otherwise look up this machine's name, and warn when it finds no network.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    here: dict[str, str | int | bool] = {}
+    if is_here(str(conf.get("spark.master", "local"))):
+        # Spark would otherwise look up this machine's name, and warn when it finds no network.
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        use_spark_home()
+        here = {"spark.driver.host": LOOPBACK, "spark.sql.shuffle.partitions": cores}
     # Its Python processes would each tell that pandas is newer than they know; it is not used.
     os.environ.setdefault("PYTHONWARNINGS", f"ignore:{_PANDAS_WARNING}:FutureWarning")
     warnings.filterwarnings("ignore", _PANDAS_WARNING, FutureWarning)
@@ -63,11 +71,10 @@ def local_session(app: str, cores: int = CORES_DEFAULT, **conf: str | int | bool
     settings: dict[str, str | int | bool] = {
         "spark.master": f"local[{cores}]",
         "spark.app.name": app,
-        "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": cores,
+        **here,
         **conf,
         _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {more_java_options}",
     }
@@ -77,6 +84,12 @@ def local_session(app: str, cores: int = CORES_DEFAULT, **conf: str | int | bool
     if SparkContext._gateway is None:  # noqa: SLF001 - a Java that runs already is used again
         return _start_java(spark_conf)
     return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+
+
+def is_here(master: str) -> bool:
+    """Whether all of Spark is on this machine. Elsewhere others have to reach the driver, too, by
+    an address that Spark finds out or `spark.driver.host` names."""
+    return master.startswith("local") or urlsplit(master).hostname in (LOOPBACK, "localhost")
 
 
 def _start_java(conf: SparkConf) -> SparkSession:

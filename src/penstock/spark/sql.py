@@ -218,6 +218,11 @@ def _meta(binding: int) -> Column:
         F.col("_clock").alias("clock_raw"),
         F.when(there, F.lit(binding).cast("int")).alias("binding"),
         F.col("_commit_clock").alias("commit_clock_raw"),
+        # What only a stream knows.
+        F.lit(None).cast("int").alias("member"),
+        F.lit(None).cast("int").alias("vnode"),
+        F.lit(None).cast("bigint").alias("epoch"),
+        F.lit(None).cast("timestamp").alias("watermark"),
     )
     return F.when(there, meta)
 

@@ -115,15 +115,21 @@ class LocalFiles:
 
     def sweep(self, modified_before_seconds: float) -> int:
         count = 0
+        for path in self.unfinished(modified_before_seconds):
+            with contextlib.suppress(FileNotFoundError):  # somebody else sweeps, too
+                path.unlink()
+                count += 1
+        return count
+
+    def unfinished(self, modified_before_seconds: float) -> Iterator[Path]:
+        """What `sweep` removes."""
         for _, files in self._walk(""):
             for file in files:
                 if not (file.name.startswith(".") and file.name.endswith(_TEMPORARY)):
                     continue
                 with contextlib.suppress(FileNotFoundError):  # its writer has come to its end
                     if file.stat().st_mtime < modified_before_seconds:
-                        Path(file.path).unlink()
-                        count += 1
-        return count
+                        yield Path(file.path)
 
     def _settle(self, folder: Path, seen: Mapping[str, os.stat_result]) -> None:
         """Makes sure that files of a folder, which were seen, keep their names."""

@@ -17,7 +17,7 @@ from penstock.errors import ConfigurationError
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.outlet import Outlet
-from penstock.spark.cluster import context
+from penstock.spark.cluster.private import Private
 from penstock.spark.cluster.remote import RemoteOutlet
 from penstock.spark.cluster.server import ClusterClosedError, Opening, OutletServer
 from penstock.spark.streaming.limits import measure
@@ -139,8 +139,8 @@ def test_what_a_killed_driver_left_is_removed_at_the_next_start(
 ) -> None:
     """The folder of one that lives is not."""
     program = (
-        "import os, signal; from penstock.spark.cluster.context import _Private\n"
-        "private = _Private(); private.socket.touch()\n"
+        "import os, signal; from penstock.spark.cluster.private import Private\n"
+        "private = Private(); private.socket.touch()\n"
         "print(private.socket, flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     killed = subprocess.run(
@@ -154,9 +154,9 @@ def test_what_a_killed_driver_left_is_removed_at_the_next_start(
     left = Path(killed.stdout.strip())
     assert left.exists(), killed.stderr
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    living = context._Private()
+    living = Private()
     assert not left.parent.exists()
-    second = context._Private()
+    second = Private()
     assert living.socket.parent.exists()
     assert living.socket.parent.stat().st_mode & 0o777 == 0o700
     living.close()

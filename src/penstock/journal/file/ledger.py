@@ -187,9 +187,9 @@ class FileLedger(ProducerLedger):
             folder = self._retired if retired else self._folder
             try:
                 # Touches before completed: see cut.py for why the order matters.
-                touched = (folder / "touched").read_text()
-                completed = _unsealed(folder / "completed")
-                decision = _unsealed(folder / "decision")
+                touches = read_touches(folder / "touched")
+                completed = read_sealed(folder / "completed")
+                decision = read_sealed(folder / "decision")
                 name = _name_in(folder / "alive")
                 settled = (folder / "settled").exists()
             except FileNotFoundError:
@@ -204,11 +204,7 @@ class FileLedger(ProducerLedger):
                 else Decision(
                     decision["clock"], tuple(Touch(*touch) for touch in decision["touches"])
                 ),
-                touches=tuple(
-                    Touch(*json.loads(line))
-                    for line in touched.splitlines(keepends=True)
-                    if line.endswith("\n")
-                ),
+                touches=touches,
                 settled=settled,
             )
         raise ProducerFencedError(str(self.producer))
@@ -249,6 +245,15 @@ def list_ledgers(root: Path) -> list[FileLedger]:
     return [found[name] for name in sorted(found)]
 
 
+def read_touches(path: Path) -> tuple[Touch, ...]:
+    """The journals of an open transaction. A last line that is not whole was never acted upon."""
+    return tuple(
+        Touch(*json.loads(line))
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    )
+
+
 def _name_in(alive: Path) -> str | None:
     try:
         name = json.loads(alive.read_text())["name"]
@@ -262,7 +267,8 @@ def _sealed(data: dict[str, Any]) -> bytes:
     return b"%016x %s\n" % (checksum(text), text)
 
 
-def _unsealed(path: Path) -> dict[str, Any] | None:
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """A decision, under whichever of its names, or None if there is none."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -106,9 +106,12 @@ def create_segment(folder: Path, header: SegmentHeader) -> int:
 class SegmentReader:
     """Reads one segment file, checking everything it returns."""
 
-    def __init__(self, journal: str, folder: Path, first_offset: int) -> None:
+    def __init__(
+        self, journal: str, folder: Path, first_offset: int, *, path: Path | None = None
+    ) -> None:
+        """`path` if the file lies elsewhere than in its journal's folder."""
         self._journal = journal
-        self._path = segment_path(folder, first_offset)
+        self._path = segment_path(folder, first_offset) if path is None else path
         self._first_offset = first_offset
         # Arrow's own file reads into Arrow's own memory, which is reused from step to step;
         # fresh memory for every step costs several times the read itself.
@@ -128,6 +131,15 @@ class SegmentReader:
 
     def header(self) -> tuple[SegmentHeader, int]:
         """The header, and the position of the first frame."""
+        header, position = self.stated_header()
+        if (header.journal, header.first_offset) != (self._journal, self._first_offset):
+            raise self._damaged(
+                0, f"this is the segment {header.first_offset} of journal {header.journal}"
+            )
+        return header, position
+
+    def stated_header(self) -> tuple[SegmentHeader, int]:
+        """As `header`, of whichever journal the segment says it is."""
         prefix = self._read(0, _PREFIX.size).to_pybytes()
         if len(prefix) < _PREFIX.size:
             raise self._damaged(0, "the segment header is cut short")
@@ -151,10 +163,6 @@ class SegmentReader:
         header = SegmentHeader(
             data["journal"], data["first_offset"], data["collection"], states, data["fault"]
         )
-        if (header.journal, header.first_offset) != (self._journal, self._first_offset):
-            raise self._damaged(
-                0, f"this is the segment {header.first_offset} of journal {header.journal}"
-            )
         return header, _PREFIX.size + text_bytes
 
     def frames(

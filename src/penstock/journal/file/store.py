@@ -171,12 +171,7 @@ class FileStore(OpenStore):
             text = path.read_bytes()
         except FileNotFoundError:
             raise UnknownCollectionError(name, tuple(self.collections())) from None
-        try:
-            loaded = Collection.from_json(_parse_json(path.name, text))
-        except (ConfigurationError, KeyError, TypeError) as error:
-            raise CorruptStorageError(
-                f"{path.name} does not describe a collection ({error}); restore it"
-            ) from None
+        loaded = parse_collection(path.name, text)
         self._collections[name] = (stamp, loaded)
         return loaded
 
@@ -334,6 +329,16 @@ def _file_locked(path: Path) -> Iterator[None]:
             yield
     finally:
         os.close(descriptor)
+
+
+def parse_collection(name: str, text: bytes) -> Collection:
+    """What a collection's file says. The name is for the error."""
+    try:
+        return Collection.from_json(_parse_json(name, text))
+    except (ConfigurationError, KeyError, TypeError) as error:
+        raise CorruptStorageError(
+            f"{name} does not describe a collection ({error}); restore it"
+        ) from None
 
 
 def _parse_json(name: str, text: bytes) -> dict[str, Any]:

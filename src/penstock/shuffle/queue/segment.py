@@ -188,8 +188,17 @@ class Loaded:
 class MappedSegment:
     """One segment file, mapped into memory. Blocks are looked at when they are asked for."""
 
-    def __init__(self, folder: Path, segment: int, generation: int, ids: ReadIds) -> None:
-        self.path = segment_path(folder, segment)
+    def __init__(
+        self,
+        folder: Path,
+        segment: int,
+        generation: int,
+        ids: ReadIds,
+        *,
+        path: Path | None = None,
+    ) -> None:
+        """`path` if the file lies elsewhere than in its queue's folder."""
+        self.path = segment_path(folder, segment) if path is None else path
         self.segment = segment
         self.loaded: list[Loaded] = []
         self._ids = ids
@@ -214,6 +223,11 @@ class MappedSegment:
     def end(self) -> int:
         """Of the blocks that were looked at."""
         return self.loaded[-1].block.end if self.loaded else HEADER_BYTES
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file, when it was mapped."""
+        return self._data.size
 
     @property
     def names(self) -> Names:

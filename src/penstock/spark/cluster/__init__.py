@@ -1,9 +1,10 @@
 """`penstock.cluster(spark, ...)`: members of a shuffle as tasks of Spark.
 
-Read in this order: context.py (what a user has), slots.py (whether Spark has room for the members),
-shuffle.py (the shuffle whose members are tasks), job.py (the barrier job), joining.py (how a task
-comes to be a member), task.py (what it does), places.py (where its queue is); server.py and
-remote.py (how Spark's source process draws from a shuffle that the driver's process has).
+Read in this order: context.py (what a user has), private.py (its folder), slots.py (whether Spark
+has room for the members), shuffle.py (the shuffle whose members are tasks), job.py (the barrier
+job), joining.py (how a task comes to be a member), task.py (what it does), places.py (where its
+queue is); server.py and remote.py (how Spark's source process draws from a shuffle that the
+driver's process has).
 """
 
 from __future__ import annotations

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import datetime
-import fcntl
-import os
-import shutil
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigurationError
 from penstock.shuffle.finding import FinderServer
 from penstock.shuffle.outlet import Outlet
 from penstock.shuffle.running import MEMBERS_MAX
 from penstock.spark.cluster.job import MemberJob
+from penstock.spark.cluster.private import Private
 from penstock.spark.cluster.server import OutletServer
 from penstock.spark.cluster.shuffle import SparkShuffle, driver_host
 from penstock.spark.cluster.slots import await_slots, is_local, warn_of_few
@@ -34,14 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.cluster.server import Opening
-
-_PREFIX: Final = "penstock-cluster-"
-_SOCKET: Final = "outlets"
-_LOCK: Final = "lock"
-_SOCKET_PATH_MAX: Final = 100
-"""The system takes some more, of which it wants one for itself."""
-_UNLOCKED_SECONDS_MIN: Final = 3_600.0
-"""A folder without a lock file is of a process that died just then, or that lives just now."""
 
 
 def cluster(
@@ -70,7 +57,7 @@ class Cluster:
         self._folder = None if folder is None else str(Path(folder).absolute())
         self._shuffles: dict[str, SparkShuffle] = {}
         await_slots(self._context, members, sum(job.members for job in MemberJob.running))
-        self._private = _Private()
+        self._private = Private()
         self._server: OutletServer | None = OutletServer(self._private.socket, self._open)
         self._closing = self._server.closing
         self._finder = FinderServer(driver_host(self._context), self._server.shares)
@@ -152,51 +139,6 @@ class Cluster:
         warn_of_few(self._context, options.members, options.splits)
         self._shuffles[opening.feed] = shuffle
         return Outlet(shuffle, store, options.feed)
-
-
-class _Private:
-    """A folder of this process's own, for the socket. Its lock tells that the process lives."""
-
-    def __init__(self) -> None:
-        _sweep(Path(tempfile.gettempdir()))
-        self._folder = _make_folder()
-        self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.socket: Final = self._folder / _SOCKET
-
-    def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._lock)
-
-
-def _make_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # for this user alone
-    if len(str(folder / _SOCKET)) <= _SOCKET_PATH_MAX:
-        return folder
-    folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
-
-
-def _sweep(temporary: Path) -> None:
-    """Removes what killed processes of this user have left."""
-    for folder in temporary.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid() and _is_left(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_left(folder: Path) -> bool:
-    try:
-        lock = os.open(folder / _LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime > _UNLOCKED_SECONDS_MIN
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
-    return True
 
 
 def _context_of(spark: SparkSession) -> SparkContext:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FEEDS: Final = "feeds"
 """In the folder of a file store."""
-_NAME: Final = "feed.json"
+NOTE_NAME: Final = "feed.json"
 _FORMAT: Final = 1
 
 
@@ -40,26 +40,35 @@ def settle_folder(folder: Path, options: StreamOptions, *, is_new: bool) -> None
     of = _described(options)
     if is_new:
         note = json.dumps({"format": _FORMAT, **of}, indent=2).encode()
-        Storage.open(folder).create(_NAME, note)
+        Storage.open(folder).create(NOTE_NAME, note)
         steps.reached(Step.NOTED)
         return
-    path = folder / _NAME
+    path = folder / NOTE_NAME
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = read_note(path)
     except FileNotFoundError:
         raise ConfigurationError(
             f"Spark's checkpoint goes on in {folder}, which is not there: it was removed, or the "
             "option 'folder' or 'store' was another one when the query began. Bring it back, or "
             "begin with a new checkpoint: all documents are read again then"
         ) from None
-    except ValueError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for setting, value in of.items():
         if found.get(setting) != value:
             raise ConfigurationError(
                 f"this query began with other {setting}: {json.dumps(found.get(setting))}, and now "
                 f"they are {json.dumps(value)}. Set them back, or begin with a new checkpoint"
             )
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What a feed's folder says of whose it is."""
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{path} does not hold a JSON object; bring it back as it was")
+    return found
 
 
 def _described(options: StreamOptions) -> dict[str, Any]:
