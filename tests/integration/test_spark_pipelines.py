@@ -69,9 +69,9 @@ class World:
     def _write_shop(self, first: int) -> None:
         """Orders, of which most are paid, many in two parts."""
         ids = range(first, first + 100)
-        orders = [{"id": id_, "customer": f"c{id_ % 7}", "cents": 90 * id_} for id_ in ids]
+        orders = [{"id": id_, "customer": f"c{id_ % 7}", "cents": 900 * id_} for id_ in ids]
         payments = [
-            {"id": 2 * id_ + part, "order_id": id_, "cents": 90 * id_ // 2}
+            {"id": 2 * id_ + part, "order_id": id_, "cents": 450 * id_}
             for id_ in ids
             for part in range(id_ % 3)
         ]

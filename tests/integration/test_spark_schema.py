@@ -114,7 +114,7 @@ def test_a_schema_chooses_columns(spark: SparkSession, store: ps.OpenStore) -> N
 @pytest.mark.parametrize(
     ("schema", "options", "words"),
     [
-        ("", {"colection": "types"}, "there is no option 'colection'; a batch read has store, collect"),
+        ("", {"colection": "types"}, "there is no option 'colection'; a batch read has store"),
         ("", {"store": "/nowhere/at/all"}, "there is no Penstock store at file:///nowhere/at/all"),
         ("", {"collection": "tips"}, "there is no collection 'tips' in this store; it has: types"),
         ("", {"as_of": "yesterday"}, "as_of 'yesterday' is neither a moment"),

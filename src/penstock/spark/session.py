@@ -3,6 +3,7 @@ look."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from penstock.spark.home import use_spark_home
 from penstock.spark.java import use_java
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
@@ -25,6 +28,7 @@ LOOPBACK: Final = "127.0.0.1"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _NOISE: Final = (b"Using incubator modules",)
 """Java says this of a module that Spark asks for, whatever the logging is set to."""
+_DAEMON: Final = b"pyspark/daemon.py"
 _PANDAS_WARNING: Final = "PySpark does not yet fully support pandas"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
@@ -107,7 +111,21 @@ def _start_java(conf: SparkConf) -> SparkSession:
 
 
 def _repeat(lines: IO[bytes]) -> None:
-    for line in lines:
-        if not any(noise in line for noise in _NOISE):
-            sys.stderr.write(line.decode(errors="replace"))
+    """What Java and its Python processes say, a traceback at a time, without the noise."""
+    traceback: list[bytes] = []
+    for line in itertools.chain(lines, [b""]):
+        if line.startswith(b"Traceback") or (traceback and line[:1].isspace()):
+            traceback.append(line)
+            continue
+        if not is_noise(line, traceback):
+            sys.stderr.write(b"".join([*traceback, line]).decode(errors="replace"))
             sys.stderr.flush()
+        traceback = []
+
+
+def is_noise(line: bytes, traceback: Sequence[bytes]) -> bool:
+    """A line, or the last one of a traceback."""
+    if traceback:
+        # A process of Spark's had something to say to Java, which is about to end.
+        return line.startswith(b"BrokenPipeError") and any(_DAEMON in each for each in traceback)
+    return any(noise in line for noise in _NOISE)

@@ -1,10 +1,10 @@
-"""Where a driver says that it is."""
+"""Where a driver says that it is, and what of Spark's words is repeated."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.spark.session import is_here
+from penstock.spark.session import is_here, is_noise
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local-cluster[2,1,1024]"])
@@ -20,3 +20,20 @@ def test_a_master_on_loopback_is_here() -> None:
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://10.0.0.1:6443"])
 def test_others_are_not(master: str) -> None:
     assert not is_here(master)
+
+
+BLOCK = [
+    b"Traceback (most recent call last):\n",
+    b'  File "site-packages/pyspark/daemon.py", line 95, in worker\n',
+]
+
+
+def test_a_process_that_finds_java_gone_is_noise() -> None:
+    assert is_noise(b"BrokenPipeError: [Errno 32] Broken pipe\n", BLOCK)
+    assert is_noise(b"WARNING: Using incubator modules: jdk.incubator.vector\n", [])
+
+
+def test_other_errors_are_not() -> None:
+    assert not is_noise(b"MemoryError\n", BLOCK)
+    assert not is_noise(b"BrokenPipeError: [Errno 32] Broken pipe\n", BLOCK[:1])
+    assert not is_noise(b"spark ERROR Executor: no space left\n", [])

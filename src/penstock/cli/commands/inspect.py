@@ -30,7 +30,11 @@ ROWS_SHOWN: Final = 20
     )
 )
 @click.argument(
-    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True, path_type=Path)
+    "paths",
+    nargs=-1,
+    required=True,
+    metavar="PATH...",
+    type=click.Path(exists=True, path_type=Path),
 )
 @click.option(
     "--limit",
@@ -46,6 +50,7 @@ ROWS_SHOWN: Final = 20
 @click.pass_context
 def inspect(
     ctx: click.Context,
+    *,
     paths: tuple[Path, ...],
     limit: int,
     every_row: bool,

@@ -162,6 +162,7 @@ def evolve(
     )
 )
 @click.argument("collections", nargs=-1, required=True)
+@click.option("--json", is_flag=True, expose_value=False, help="As without: it is JSON anyway.")
 @store_option
 def frontier(collections: tuple[str, ...], store_url: str | None) -> None:
     """Say how far COLLECTIONS have come together, as JSON.
@@ -180,8 +181,9 @@ def frontier(collections: tuple[str, ...], store_url: str | None) -> None:
 )
 @click.argument("journal")
 @click.argument("offset", type=click.IntRange(min=0))
+@json_option
 @store_option
-def drop_before(journal: str, offset: int, store_url: str | None) -> None:
+def drop_before(journal: str, offset: int, as_json: bool, store_url: str | None) -> None:
     """Drop what can be dropped of JOURNAL below OFFSET.
 
     Whole segments go, and none that a reader of a later offset needs: less than asked for may be
@@ -192,6 +194,10 @@ def drop_before(journal: str, offset: int, store_url: str | None) -> None:
     with open_store(store_url) as store:
         before = store.probe(journal).first_kept
         after = store.drop_before(journal, offset)
+    if as_json:
+        said = {"journal": journal, "dropped": max(after - before, 0), "first_kept": after}
+        click.echo(json.dumps(said, indent=2))
+        return
     dropped = counted(after - before, "row") if after > before else "nothing"
     click.echo(f"{journal}: dropped {dropped}; the first kept offset is {after:,}")
 
@@ -199,8 +205,9 @@ def drop_before(journal: str, offset: int, store_url: str | None) -> None:
 @journals.command(epilog=examples("penstock journals suspend orders/region=eu/000 --yes"))
 @click.argument("journal")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
 @store_option
-def suspend(journal: str, yes: bool, store_url: str | None) -> None:
+def suspend(journal: str, yes: bool, as_json: bool, store_url: str | None) -> None:
     """Drop every row of JOURNAL.
 
     It reads as empty until the next append, which goes on at its write head. It cannot be undone.
@@ -213,6 +220,11 @@ def suspend(journal: str, yes: bool, store_url: str | None) -> None:
         if not yes:
             click.confirm(f"Drop all {rows} of {journal}?", abort=True, err=True)
         store.suspend(journal)
+    if as_json:
+        dropped = found.write_head - found.first_kept
+        said = {"journal": journal, "dropped": dropped, "first_kept": found.write_head}
+        click.echo(json.dumps(said, indent=2))
+        return
     click.echo(f"{journal}: suspended; {rows} dropped")
 
 

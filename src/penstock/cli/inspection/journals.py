@@ -147,7 +147,9 @@ class _Rows:
         if batch.num_rows != frame.rows:
             raise ValueError(f"{batch.num_rows} rows are there, and the header says {frame.rows}")
         shown = batch.slice(0, wanted)
-        producers, clocks, flags = (shown.column(column).to_numpy().tolist() for column in range(_IDENTITY))
+        producers, clocks, flags = (
+            shown.column(column).to_numpy().tolist() for column in range(_IDENTITY)
+        )
         documents = rows_of(shown.select(range(_IDENTITY, shown.num_columns)))
         return [
             _row(at, frame.first_offset + number, flags[number], producers[number], clocks[number])

@@ -7,8 +7,7 @@ from multiprocessing.connection import Client
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError
-from penstock.frontier import Frontier
-from penstock.shuffle.resume import Epoch
+from penstock.shuffle.resume import NOTHING
 from penstock.spark.cluster.server import Answer, Call, ClusterClosedError, Opening
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from penstock.shuffle.outlet import Share
+    from penstock.shuffle.resume import Epoch
 
 _FAMILY: Final = "AF_UNIX"
 
@@ -28,7 +28,7 @@ class RemoteOutlet:
     ) -> None:
         self._feed = feed
         self._lock = threading.Lock()
-        self._epochs: dict[int, Epoch] = {0: Epoch(0, Frontier.of())}
+        self._epochs: dict[int, Epoch] = {0: NOTHING}
         """Their frontiers can be large, and never change."""
         self._has_target = False
         try:
