@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -14,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -23,7 +24,7 @@ from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.journal import OpenStore
 
@@ -62,29 +63,29 @@ class Command:
         self._mark = f"{MARK}={uuid.uuid4()}"
         name, value = self._mark.split("=")
         self._said = b""
-        ours, theirs = pty.openpty() if terminal else (None, subprocess.PIPE)
+        ours, theirs = pty.openpty() if terminal else os.pipe()
         self._process = subprocess.Popen(
             [COMMAND, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=theirs,
-            env={**os.environ, "PENSTOCK_STORE": store.url, name: value, "COLUMNS": "120"},
+            env={
+                **os.environ,
+                "PENSTOCK_STORE": store.url,
+                "TERM": "xterm",
+                "COLUMNS": "120",
+                name: value,
+            },
             start_new_session=True,
         )
-        if ours is None:
-            assert self._process.stderr is not None
-            ours = self._process.stderr.fileno()
-        else:
-            os.close(theirs)
+        os.close(theirs)
         self._reader = threading.Thread(target=self._read, args=(ours,), daemon=True)
         self._reader.start()
 
     def _read(self, descriptor: int) -> None:
-        try:
-            while data := os.read(descriptor, 4096):
+        with os.fdopen(descriptor, "rb", buffering=0) as messages, contextlib.suppress(OSError):
+            while data := messages.read(4096):  # a terminal whose other end is closed: OSError
                 self._said += data
-        except OSError:
-            pass  # the other end of a terminal is closed
 
     @property
     def messages(self) -> str:
@@ -96,14 +97,15 @@ class Command:
 
     def end(self) -> tuple[int, str]:
         """Waits for it, and for all that it started; gives its exit code and standard output."""
-        try:
-            out, _ = self._process.communicate(timeout=WAIT_SECONDS_MAX)
-            self._reader.join(WAIT_SECONDS_MAX)
-            eventually(lambda: not self.processes(), "the end of all processes")
-            return self._process.returncode, out.decode()
-        finally:
-            for process in self.processes():
-                os.kill(process, signal.SIGKILL)
+        out, _ = self._process.communicate(timeout=WAIT_SECONDS_MAX)
+        eventually(lambda: not self.processes(), "the end of all processes")
+        self._reader.join(WAIT_SECONDS_MAX)
+        return self._process.returncode, out.decode()
+
+    def kill(self) -> None:
+        for process in self.processes():
+            os.kill(process, signal.SIGKILL)
+        self._process.wait()
 
     def processes(self) -> list[int]:
         found = []
@@ -121,6 +123,26 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"still waiting for {what}"
         time.sleep(0.05)
+
+
+class Commands(Protocol):
+    def __call__(self, *arguments: str, terminal: bool = False) -> Command: ...
+
+
+@pytest.fixture
+def run(store: OpenStore, tmp_path: Path) -> Iterator[Commands]:
+    """Runs a pipeline; at the end of the test nothing of it is left."""
+    started: list[Command] = []
+
+    def start(*arguments: str, terminal: bool = False) -> Command:
+        file, *others = arguments
+        made = Command(store, "run", str(tmp_path / file), *others, terminal=terminal)
+        started.append(made)
+        return made
+
+    yield start
+    for command in started:
+        command.kill()
 
 
 @pytest.fixture
@@ -162,11 +184,13 @@ def check(store: OpenStore, *ids: int) -> None:
     assert totals == expected
 
 
-def test_once_runs_all_stages_and_the_next_run_goes_on(store: OpenStore, tmp_path: Path) -> None:
+def test_once_runs_all_stages_and_the_next_run_goes_on(
+    run: Commands, store: OpenStore, tmp_path: Path
+) -> None:
     (tmp_path / "shop.py").write_text(PIPELINE)
-    arguments = ["run", str(tmp_path / "shop.py"), "--once", "--json", "--members", "1"]
+    arguments = ["shop.py", "--once", "--json", "--members", "1"]
     write(store, *range(100))
-    command = Command(store, *arguments)
+    command = run(*arguments)
     code, out = command.end()
     assert code == 0, command.messages
     assert json.loads(out) == {
@@ -181,17 +205,19 @@ def test_once_runs_all_stages_and_the_next_run_goes_on(store: OpenStore, tmp_pat
         "totals",
     }
     write(store, *range(100, 130))
-    command = Command(store, *arguments)
+    command = run(*arguments)
     code, out = command.end()
     assert code == 0, command.messages
     assert json.loads(out)["documents"] == {"doubled": 30, "totals": 30}
     check(store, *range(130))
 
 
-def test_in_a_terminal_queries_are_shown_until_ctrl_c(store: OpenStore, tmp_path: Path) -> None:
+def test_in_a_terminal_queries_are_shown_until_ctrl_c(
+    run: Commands, store: OpenStore, tmp_path: Path
+) -> None:
     (tmp_path / "shop.py").write_text(PIPELINE)
     write(store, *range(50))
-    command = Command(store, "run", str(tmp_path / "shop.py"), terminal=True)
+    command = run("shop.py", terminal=True)
     eventually(
         lambda: command.messages.count("Ctrl-C stops in order") > 0 and _shown(command) == "50 50",
         "both queries to have read everything",
@@ -215,7 +241,9 @@ def _shown(command: Command) -> str:
     return " ".join(last.values())
 
 
-def test_a_query_that_fails_is_told_in_plain_words(store: OpenStore, tmp_path: Path) -> None:
+def test_a_query_that_fails_is_told_in_plain_words(
+    run: Commands, store: OpenStore, tmp_path: Path
+) -> None:
     (tmp_path / "broken.py").write_text(
         "import penstock as ps\n"
         "from pyspark.sql import functions as F\n"
@@ -226,7 +254,7 @@ def test_a_query_that_fails_is_told_in_plain_words(store: OpenStore, tmp_path: P
         "    pipeline.write(orders, 'totals')\n"
     )
     write(store, 1)
-    command = Command(store, "run", str(tmp_path / "broken.py"), "--once", "--json")
+    command = run("broken.py", "--once", "--json")
     code, out = command.end()
     assert code == 1
     words = (
@@ -249,12 +277,12 @@ def test_a_query_that_fails_is_told_in_plain_words(store: OpenStore, tmp_path: P
     ids=["no query", "no collection"],
 )
 def test_a_pipeline_that_cannot_start_says_why(
-    store: OpenStore, tmp_path: Path, lines: str, words: str
+    run: Commands, store: OpenStore, tmp_path: Path, lines: str, words: str
 ) -> None:
     (tmp_path / "idle.py").write_text(
         f"import penstock as ps\n@ps.pipeline\ndef idle(pipeline):\n    {lines}\n"
     )
-    command = Command(store, "run", str(tmp_path / "idle.py"))
+    command = run("idle.py")
     code, _ = command.end()
     assert code == 1
     assert command.messages.splitlines()[-1].startswith(f"error: {words}")
@@ -274,10 +302,10 @@ def test_a_pipeline_that_cannot_start_says_why(
     ids=["none", "two", "syntax"],
 )
 def test_a_file_that_is_no_pipeline_is_refused_before_spark_starts(
-    store: OpenStore, tmp_path: Path, text: str, words: str
+    run: Commands, store: OpenStore, tmp_path: Path, text: str, words: str
 ) -> None:
     (tmp_path / "shop.py").write_text(text)
-    command = Command(store, "run", str(tmp_path / "shop.py"))
+    command = run("shop.py")
     code, _ = command.end()
     assert code == 1
     assert words in command.messages

@@ -9,6 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.schedule import Fault, make_schedule
+from tests.chaos.world import (
+    ORDERS,
+    PAYMENTS,
+    TABLE,
+    TOTALS,
+    Wrong,
+    check_world,
+    documents_of,
+    make_world,
+)
+from tests.postgres_server import Database, database
+
+__all__ = ["database"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
@@ -23,6 +36,37 @@ def test_a_seed_repeats_its_schedule_and_nothing_is_left_out() -> None:
     assert schedule == make_schedule(SEED, SECONDS, list(Fault))
     assert schedule != make_schedule(SEED + 1, SECONDS, list(Fault))
     assert {event.fault for event in schedule} == set(Fault)
+
+
+@pytest.mark.slow
+def test_what_is_lost_or_comes_twice_is_noticed(tmp_path: Path, database: Database) -> None:
+    store = make_world(tmp_path, database)
+    first = {"bucket": "b", "documents": 1, "amount": 1, "batch": 0}
+    last = {"bucket": "b", "documents": 3, "amount": 6, "batch": 4}
+    with store.producer() as producer, database.connect() as connection:
+        rows = [{"id": f"o{amount}", "bucket": "b", "amount": amount} for amount in (1, 2, 3)]
+        producer.append(ORDERS, rows)
+        producer.append(PAYMENTS, [{"id": "p", "amount": 7}])
+        insert = f"INSERT INTO {TABLE} VALUES (%s, %s, %s, %s)"
+        for collection in (ORDERS, PAYMENTS):
+            for journal, offset, row in documents_of(store, collection, ["id", "amount"]):
+                arrived = journal, offset, row["id"], row["amount"]
+                connection.execute(insert, arrived)
+        producer.append(TOTALS, [first])
+        with pytest.raises(Wrong, match=r"b has \(3, 6\) .* its total says \(1, 1\)"):
+            check_world(store, database)
+        producer.append(TOTALS, [last])
+        assert check_world(store, database)["documents"] == 4
+        connection.execute(f"INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE id = 'p'")
+        with pytest.raises(Wrong, match=r"lacks 0 documents of 4, .* has 1 too many"):
+            check_world(store, database)
+        connection.execute(f"DELETE FROM {TABLE} WHERE id = 'p'")
+        with pytest.raises(Wrong, match=r"lacks 1 documents of 4, .* has 0 too many"):
+            check_world(store, database)
+        connection.execute(insert, arrived)  # the payment was the last of them
+        producer.append(TOTALS, [last])
+        with pytest.raises(Wrong, match="changes of b came twice"):
+            check_world(store, database)
 
 
 @pytest.mark.slow

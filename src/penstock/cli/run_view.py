@@ -31,7 +31,7 @@ class RunView:
         self._console = console
         self._said_at = time.monotonic()
         self._live: Live | None = None
-        if console.is_terminal:
+        if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(console=console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> Self:

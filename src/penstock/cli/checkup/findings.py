@@ -49,17 +49,6 @@ def error(check: str, what: str, todo: str) -> Finding:
     return Finding(Severity.ERROR, check, what, todo)
 
 
-def size(count: float) -> str:
-    """`312 bytes`, `4.5 MiB`."""
-    if count < 1024:
-        return f"{count:.0f} bytes"
-    for unit in ("KiB", "MiB", "GiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:.1f} TiB"
-
-
 def age(modified_seconds: float) -> str:
     """How long ago that was, in the largest unit that fits."""
     seconds = max(time.time() - modified_seconds, 0)

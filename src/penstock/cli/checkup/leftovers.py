@@ -8,9 +8,10 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.checkup.findings import age, error, note, ok, size, warning
+from penstock.cli.checkup.findings import age, error, note, ok, warning
 from penstock.cli.inspection.producers import is_locked
 from penstock.cli.settling import sentence, settle
+from penstock.cli.shuffle_view import sized
 from penstock.cli.terminal import counted
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.journal.errors import ProducerFencedError
@@ -75,7 +76,7 @@ def _ends(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
         else:
             yield ok("journals", f"mended {journal}: {found}")
     if not torn:
-        yield ok("journals", f"{counted(looked_at, 'journal')} end as their heads say")
+        yield ok("journals", f"no unfinished end in {counted(looked_at, 'journal')}")
 
 
 def _end(folder: Path) -> str | None:
@@ -154,7 +155,7 @@ def _unfinished(root: Path, *, repair: bool) -> Iterator[Finding]:
     elif repair:
         yield ok("unfinished files", f"removed {counted(files.sweep(before), 'file')}")
     else:
-        used = size(sum(path.stat().st_size for path in found if path.exists()))
+        used = sized(sum(path.stat().st_size for path in found if path.exists()))
         said = f"{counted(len(found), 'file')} of writers that died ({used}), the first {found[0]}"
         yield note("unfinished files", said, f"{_REPAIR} removes them")
 
@@ -168,7 +169,7 @@ def _staged(root: Path) -> Iterator[Finding]:
         if not parts:
             continue
         newest = max(path.stat().st_mtime for path in parts)
-        used = size(sum(path.stat().st_size for path in parts))
+        used = sized(sum(path.stat().st_size for path in parts))
         said = f"query {folder.name}: {counted(len(parts), 'staged part')} ({used}), {age(newest)}"
         try:
             decision = Decisions(storage, folder.name).newest()
@@ -200,7 +201,7 @@ def _feeds(root: Path) -> Iterator[Finding]:
             yield ok("feeds", f"{folder.name} is running")
             continue
         files = [path for path in folder.rglob("*") if path.is_file()]
-        used = size(sum(path.stat().st_size for path in files))
+        used = sized(sum(path.stat().st_size for path in files))
         last = max((path.stat().st_mtime for path in files), default=folder.stat().st_mtime)
         yield note(
             "feeds",
@@ -223,7 +224,7 @@ def remove_feed(root: Path, name: str) -> Finding:
         raise ConfigurationError(
             f"there is no feed {name!r} in this store; it has: {', '.join(there) or 'none'}"
         )
-    used = size(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
+    used = sized(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
     lock = lock_folder(folder, 0)  # refused while it runs
     try:
         shutil.rmtree(folder)

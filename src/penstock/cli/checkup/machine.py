@@ -12,8 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.checkup.findings import error, note, ok, size, warning
+from penstock.cli.checkup.findings import error, note, ok, warning
 from penstock.cli.inspection.producers import is_locked
+from penstock.cli.shuffle_view import sized
 from penstock.spark.cluster.private import left_folders, sweep
 from penstock.spark.java import JavaMissingError, find_java_home, java_version
 
@@ -100,6 +101,6 @@ def _temporary(*, repair: bool) -> Iterator[Finding]:
     for folder in sorted(temporary.glob("penstock-shuffle-*")):
         lock = folder / "lock"
         if lock.is_file() and not is_locked(lock):
-            used = size(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
+            used = sized(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
             said = f"{folder} is of a `penstock shuffle` that was killed ({used})"
             yield note("temporary folders", said, f"rm -r {folder}")

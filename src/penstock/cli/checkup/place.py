@@ -9,7 +9,8 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.checkup.findings import error, note, ok, size, warning
+from penstock.cli.checkup.findings import error, note, ok, warning
+from penstock.cli.shuffle_view import sized
 from penstock.disk import sync_folder
 from penstock.ids import clock_elapsed, clock_from_unix, clock_to_datetime
 from penstock.journal.errors import CorruptJournalError
@@ -39,7 +40,7 @@ def check_place(root: Path) -> Iterator[Finding]:
 
 def _disk(root: Path) -> Finding:
     found = shutil.disk_usage(root)
-    said = f"{size(found.free)} of {size(found.total)} are free at {root}"
+    said = f"{sized(found.free)} of {sized(found.total)} are free at {root}"
     if found.free < FREE_BYTES_MIN or found.free < found.total * FREE_SHARE_MIN:
         return warning("disk", said, "make room, or set a retention on large collections")
     return ok("disk", said)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.cli.options import debug_option, examples, json_option
+from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from penstock.cli.inspection.folders import FolderReport
@@ -69,16 +70,24 @@ def inspect(
     from penstock.cli.inspection.kinds import inspect_file
 
     found: list[Report | FolderReport] = []
+    unknown: list[ConfigurationError] = []
     for path in paths:
-        if path.is_dir():
-            found.append(_folder(path, verify=verify))
-        else:
-            found.append(inspect_file(path, None if every_row else limit))
+        try:
+            if path.is_dir():
+                found.append(_folder(path, verify=verify))
+            else:
+                found.append(inspect_file(path, None if every_row else limit))
+        except ConfigurationError as error:
+            unknown.append(error)  # said at the end: one of many must not hide the others
+    if not found:
+        raise unknown[0]
     if as_json:
         reports = [one.as_json() for one in found]
-        click.echo(json.dumps(reports if len(reports) > 1 else reports[0], indent=2, default=str))
+        click.echo(json.dumps(reports if len(paths) > 1 else reports[0], indent=2, default=str))
     else:
         _show(found)
+    if unknown:
+        raise unknown[0]
     ctx.exit(1 if any(one.damages for one in found) else 0)
 
 

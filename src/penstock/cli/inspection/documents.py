@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.cli.outputs import encoded_columns, encoder
 from penstock.ids import Producer, clock_to_datetime
@@ -30,10 +30,3 @@ def clock_of(clock: int) -> str:
 
 def moment_of(clock: int) -> str:
     return clock_to_datetime(clock).isoformat()
-
-
-def plain(value: Any) -> Any:
-    """Bytes and sets as JSON has them."""
-    if isinstance(value, bytes):
-        return value.hex()
-    return str(value)

@@ -130,6 +130,8 @@ def _kind(file: Path, verify: bool) -> str:
 
 def _verify(report: FolderReport, group: Group, file: Path) -> None:
     inspected = find_kind(file)[1](file, 0)
+    if inspected.damages and not file.exists():
+        return  # removed meanwhile, with what it refers to
     group.damaged += bool(inspected.damages)
     report.damages += [(file, damage) for damage in inspected.damages]
     report.notes += [

@@ -22,6 +22,7 @@ from penstock.journal.file.store import parse_collection
 from penstock.journal.frames import KIND_ACK, decode_ack, decode_documents, document_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from penstock.cli.inspection.report import Row
@@ -195,24 +196,25 @@ def _compare(
     torn = [damage for damage in report.damages if (damage.byte or 0) >= max(durable, 1)]
     report.damages = [damage for damage in report.damages if damage not in torn]
     report.notes += [
-        f"unfinished end at byte {damage.byte:,}: {damage.reason}; cut when the journal is opened"
+        f"unfinished end at byte {damage.byte:,}: {damage.reason}; an append is under way, or it "
+        "is cut when the journal is opened"
         for damage in torn
     ]
     if not torn and written.segment == first and end != written.bytes:
-        report.notes.append("its head is not of this moment; mended when the journal is opened")
+        report.notes.append(
+            "its head says another end: an append is under way, or it is mended when the journal "
+            "is opened"
+        )
 
 
 def inspect_head(path: Path, limit: int | None) -> Report:
     report = Report(path, "journal head", limit)
     with path.open("rb") as file:
         head = Head(file.fileno())
-        for name, read in (("written", head.written), ("synced", head.synced), ("kept", head.kept)):
-            try:
-                found = read()
-                report.facts[name] = asdict(found)
-            except DamagedHeadError as error:
-                report.damaged(error)
-    segments = list_segments(path.parent)
+        _read_head(report, written=head.written, synced=head.synced)
+        segments = list_segments(path.parent)
+        # Behind the listing: retention moves it first, and then removes segments.
+        _read_head(report, kept=head.kept)
     report.add({"segment": one, "file": segment_path(path.parent, one).name} for one in segments)
     if report.damages:
         report.notes.append("the journal rebuilds its head from its segments when it is opened")
@@ -223,6 +225,14 @@ def inspect_head(path: Path, limit: int | None) -> Report:
     if not segments:
         report.damaged("the journal has no segments")
     return report
+
+
+def _read_head(report: Report, **records: Callable[[], Position | Kept]) -> None:
+    for name, read in records.items():
+        try:
+            report.facts[name] = asdict(read())
+        except DamagedHeadError as error:
+            report.damaged(error)
 
 
 def inspect_collection(path: Path, limit: int | None) -> Report:

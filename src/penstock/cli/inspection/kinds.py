@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Inspect: TypeAlias = Callable[[Path, "int | None"], "Report"]
 
-_BEGINNING_BYTES: Final = 12
+_BEGINNING_BYTES: Final = 24
 _JSON_BYTES_MAX: Final = 64 * 1024 * 1024
 """A larger file is no frontier, and nothing else that is known by its fields."""
 _HEX: Final = "[0-9a-f]"
@@ -104,7 +104,7 @@ def find_kind(path: Path) -> tuple[str, Inspect]:
     if placed is not None:
         return placed
     with path.open("rb") as file:
-        beginning = file.read(_BEGINNING_BYTES * 2)
+        beginning = file.read(_BEGINNING_BYTES)
     for kind, at, magic, inspect in _BY_BEGINNING:
         if beginning[at : at + len(magic)] == magic:
             return kind, inspect

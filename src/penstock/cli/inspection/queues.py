@@ -19,6 +19,7 @@ from penstock.shuffle.queue.segment import (
     MappedSegment,
     ReadIds,
     SegmentHeader,
+    SegmentReplacedError,
     list_segments,
     lsn_of,
     read_floor,
@@ -40,6 +41,13 @@ _MEMBER: Final = re.compile(r"member-([1-9][0-9]*)")
 
 
 def inspect_segment(path: Path, limit: int | None) -> Report:
+    try:
+        return _inspect_segment(path, limit)
+    except SegmentReplacedError:  # compressed meanwhile, which happens once
+        return _inspect_segment(path, limit)
+
+
+def _inspect_segment(path: Path, limit: int | None) -> Report:
     report = Report(path, "queue segment", limit)
     with path.open("rb") as file:
         data = file.read(HEADER_BYTES)
@@ -193,6 +201,8 @@ def needed_lsn(folder: Path) -> int | None:
 
 def inspect_floor(path: Path, limit: int | None) -> Report:
     report = Report(path, "queue floor", limit)
+    # Before the floor is read: it rises first, and then segments below it are removed.
+    segments = list_segments(path.parent)
     try:
         floor = Floor.decode(path.read_bytes())
     except DamagedBlockError as error:
@@ -203,12 +213,10 @@ def inspect_floor(path: Path, limit: int | None) -> Report:
         "first_segment": floor.first_segment,
         "consumed_lsn": f"{floor.lsn:#x}",
     }
-    segments = list_segments(path.parent)
     report.add(
         {
             "segment": number,
             "file": segment_path(path.parent, number).name,
-            "bytes": segment_path(path.parent, number).stat().st_size,
             "needed": number >= floor.first_segment,
         }
         for number in segments

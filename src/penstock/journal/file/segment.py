@@ -212,6 +212,8 @@ class SegmentReader:
             if at + FRAME_HEADER.size > step.size:
                 begin, at = position, 0
                 step = self._read(position, min(_STEP_BYTES, limit - position))
+                if step.size < FRAME_HEADER.size:
+                    raise self._damaged(position, "a frame header is cut short")
             data = step.slice(at, FRAME_HEADER.size).to_pybytes()
             header = self._frame_header(position, data, offset)
             yield position, header
