@@ -52,7 +52,7 @@ from bench.barrier_members import (
 from bench.report import Line, compare
 from bench.transport_servers import serving
 from penstock.checkpoint import Injector
-from penstock.cluster.gossip import GossipKeyValue
+from penstock.directory.gossip import GossipKeyValue
 from penstock.epoch.coordinator import Coordinator
 from penstock.transport.security import ClusterSecurity, InsecureTransportWarning
 

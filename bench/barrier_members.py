@@ -37,7 +37,7 @@ from penstock.checkpoint import (
     Injector,
     Snapshot,
 )
-from penstock.cluster.gossip import GossipKeyValue
+from penstock.directory.gossip import GossipKeyValue
 from penstock.epoch.decisions import DecisionLog
 from penstock.epoch.member import EpochMember
 from penstock.routing import assign, split_by_target, vnodes_of

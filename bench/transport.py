@@ -32,7 +32,7 @@ from bench.transport_servers import (
     serve_socket,
     serving,
 )
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.transport import Flush, Sender, VnodeData
 from penstock.transport.discovery import ADDRESS_KEY
 from penstock.transport.security import (

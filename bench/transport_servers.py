@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.transport import Flush, Flushed, Receiver, VnodeData
 from penstock.transport.security import InsecureTransportWarning, Security, server_context
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.transport import Receiver, Sender, Timing
 from penstock.transport.carriers import carrier_of
 from penstock.transport.discovery import ADDRESS_KEY, Address, publish

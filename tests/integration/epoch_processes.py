@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.cluster.gossip import GossipKeyValue
-from penstock.cluster.postgres import PostgresKeyValue
+from penstock.directory.gossip import GossipKeyValue
+from penstock.directory.postgres import PostgresKeyValue
 from penstock.epoch.coordinator import Coordinator, LeadershipLostError
 from penstock.epoch.decisions import DecisionLog
 from penstock.epoch.member import EpochMember
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.checkpoint.barrier import Barrier
-    from penstock.cluster.keyvalue import KeyValue, Watch
+    from penstock.directory.keyvalue import KeyValue, Watch
     from penstock.epoch.participant import Participant
     from penstock.epoch.records import Records
 

@@ -272,7 +272,7 @@ def test_a_query_that_fails_is_told_in_plain_words(
     ("lines", "words"),
     [
         ("pipeline.table('orders').count()", "the pipeline started no query; end it with"),
-        ("pipeline.stream('missing')", "there is no collection 'missing'"),
+        ("pipeline.stream('missing')", "binding 0: collection: there is no collection 'missing'"),
     ],
     ids=["no query", "no collection"],
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cluster.gossip import GossipKeyValue
+from penstock.directory.gossip import GossipKeyValue
 from penstock.epoch.decisions import DecisionLog
 from tests.integration import epoch_processes as processes
 from tests.postgres_server import Database, database

@@ -32,7 +32,7 @@ gossip, and is measured again."""
 
 CHILD = """
 import json, sys, threading, time
-from penstock.cluster.gossip import GossipKeyValue
+from penstock.directory.gossip import GossipKeyValue
 
 member, seeds = int(sys.argv[1]), sys.argv[2:]
 gossip = GossipKeyValue(member, b"the key of five processes", seeds)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.errors import PeerUnavailableError
 from penstock.transport import Close, Receiver, Sender, Timing, VnodeData
 from penstock.transport.discovery import ADDRESS_KEY, Address, publish
@@ -38,7 +38,7 @@ HASTY = Timing(connect_seconds_max=20, heartbeat_seconds=0.2, silence_seconds_ma
 
 RECEIVER = """
 import pickle, sys
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.transport import Receiver, VnodeData
 
 carrier, log = sys.argv[1], open(sys.argv[2], "a", buffering=1)
@@ -58,7 +58,7 @@ while True:
 SENDER = """
 import pickle, sys
 import pyarrow as pa
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.transport import Sender, VnodeData
 from penstock.transport.discovery import Address, publish
 

@@ -37,7 +37,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "routing": ({"errors"}, {"numpy", "pyarrow", "xxhash"}),
     "checkpoint": ({"errors"}, set()),
     "postgres": ({"errors"}, {"psycopg"}),
-    "cluster": ({"errors", "postgres"}, {"psycopg"}),
+    "directory": ({"errors", "postgres"}, {"psycopg"}),
     "storage": ({"errors", "disk"}, {"pyarrow"}),
     "snapshot": ({"errors", "checksum", "checkpoint", "storage"}, {"pyarrow"}),
     "sinks": (
@@ -55,7 +55,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"psycopg", "pyarrow"},
     ),
     "testing": ({"errors", "sinks"}, {"pyarrow"}),
-    "epoch": ({"errors", "checkpoint", "cluster", "postgres", "storage"}, set()),
+    "epoch": ({"errors", "checkpoint", "directory", "postgres", "storage"}, set()),
     "shuffle": (
         {
             "errors",
@@ -67,7 +67,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "journal",
             "routing",
             "checkpoint",
-            "cluster",
+            "directory",
             "storage",
             "snapshot",
             "epoch",
@@ -76,7 +76,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "pyarrow", "grpc"},
     ),
     "transport": (
-        {"errors", "checksum", "checkpoint", "routing", "cluster"},
+        {"errors", "checksum", "checkpoint", "routing", "directory"},
         {"pyarrow", "cryptography", "grpc"},
     ),
     "spark": (
@@ -88,7 +88,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "routing",
             "sinks",
             "storage",
-            "cluster",
+            "directory",
             "transport",
             "shuffle",
         },

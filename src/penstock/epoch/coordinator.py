@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
     from penstock.epoch.records import Records
 
 PREPARE_SECONDS_MAX: Final = 30.0

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.cluster.gossip import GossipKeyValue
+from penstock.directory.gossip import GossipKeyValue
 from penstock.errors import ConfigurationError
 from penstock.shuffle import control
 from penstock.shuffle.process_member import (

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.shuffle import control
 from penstock.shuffle.member import Member, Settings
 from penstock.shuffle.running import Shuffle

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.checkpoint import Barrier
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
     from penstock.journal.store import JournalStore
     from penstock.routing import Assignment
     from penstock.shuffle.control import FromMember, Message

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.cluster.gossip import GossipKeyValue
+from penstock.directory.gossip import GossipKeyValue
 from penstock.errors import PenstockError
 from penstock.journal import open_store
 from penstock.shuffle import control
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from multiprocessing.connection import Connection
 
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
     from penstock.shuffle.member import Setup
     from penstock.transport.security import Security
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import ConfigurationError, PeerUnavailableError
 
 if TYPE_CHECKING:
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
 
 ADDRESS_KEY: Final = "transport:address"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
     from penstock.transport.carriers import Listener
     from penstock.transport.discovery import Address
     from penstock.transport.frames import Flushed, Frame, Origin

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from penstock.cluster.gossip import GossipKeyValue
-from penstock.cluster.keyvalue import MemoryKeyValue
-from penstock.cluster.postgres import PostgresKeyValue
+from penstock.directory.gossip import GossipKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
+from penstock.directory.postgres import PostgresKeyValue
 from tests.conformance.waiting import WAIT_SECONDS_MAX
 from tests.postgres_server import shared_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.cluster.keyvalue import KeyValue, Watch
+    from penstock.directory.keyvalue import KeyValue, Watch
 
 T = TypeVar("T")
 

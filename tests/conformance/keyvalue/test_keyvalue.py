@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.cluster.gossip.messages import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from penstock.directory.gossip.messages import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from penstock.errors import LocalProtocolError
 from tests.conformance.keyvalue.families import acquainted, until, until_told
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, never
 
 if TYPE_CHECKING:
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
     from tests.conformance.keyvalue.families import Family, GossipFamily, PostgresFamily
 
 TEXTS = (

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.checkpoint.barrier import Barrier
-    from penstock.cluster.keyvalue import KeyValue, Watch
+    from penstock.directory.keyvalue import KeyValue, Watch
 
 
 class MemoryRecords:

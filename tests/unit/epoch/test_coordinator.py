@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.checkpoint.barrier import Flags
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.epoch.announcements import ACKNOWLEDGEMENT_KEY, ANNOUNCEMENT_KEY
 from penstock.epoch.coordinator import PRUNED_AT, Coordinator, LeadershipLostError
 from penstock.epoch.decisions import Decision, DecisionLog, Verdict
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.checkpoint.barrier import Barrier
-    from penstock.cluster.keyvalue import Watch
+    from penstock.directory.keyvalue import Watch
 
 LONG = 20.0
 """Seconds after which a test gives up: nothing here takes so long unless it is broken."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyarrow import fs
 
-from penstock.cluster.gossip import GossipKeyValue
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.gossip import GossipKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.epoch.announcements import ACKNOWLEDGEMENT_KEY, ANNOUNCEMENT_KEY, Acknowledgement
 from penstock.epoch.coordinator import Coordinator, LeadershipLostError
 from penstock.epoch.decisions import Decision, DecisionLog, Verdict

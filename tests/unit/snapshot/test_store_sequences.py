@@ -125,7 +125,8 @@ class World:
 
     def _retain(self, store: SnapshotStore, keep: int, committed_only: bool) -> None:
         there = self.store(self.files)
-        counted = set(there.committed() if committed_only else there.epochs())
+        # A retention that was cut short may leave the mark of an epoch that is gone.
+        counted = set(there.epochs()) & set(there.committed() if committed_only else there.epochs())
         kept = sorted(counted)[-keep:]
         floor = kept[0] if len(kept) == keep else 0
         self.certain -= {epoch for epoch in self.certain if epoch < floor}

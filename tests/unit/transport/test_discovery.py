@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.errors import ConfigurationError, PeerUnavailableError
 from penstock.transport.discovery import ADDRESS_KEY, Address, PeerUnknownError, look_up, publish
 

@@ -777,7 +777,7 @@ def test_open_ends_do_not_keep_a_process_alive(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import warnings
-            from penstock.cluster.keyvalue import MemoryKeyValue
+            from penstock.directory.keyvalue import MemoryKeyValue
             from penstock.transport import Barrier, Receiver, Sender
             from penstock.transport.security import ClusterSecurity
 

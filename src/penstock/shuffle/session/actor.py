@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.checkpoint import Barrier, Flags
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
     from penstock.journal.store import JournalStore
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume

@@ -16,26 +16,26 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.cluster.gossip.address import Address
-from penstock.cluster.gossip.complaints import Complaints
-from penstock.cluster.gossip.exchange import Exchange
-from penstock.cluster.gossip.messages import DATAGRAM_BYTES_MAX, decode, encode
-from penstock.cluster.gossip.sockets import (
+from penstock.directory.gossip.address import Address
+from penstock.directory.gossip.complaints import Complaints
+from penstock.directory.gossip.exchange import Exchange
+from penstock.directory.gossip.messages import DATAGRAM_BYTES_MAX, decode, encode
+from penstock.directory.gossip.sockets import (
     CONNECTIONS_MAX,
     Sockets,
     look_up,
     receive_message,
     send_message,
 )
-from penstock.cluster.keyvalue import Watches
+from penstock.directory.keyvalue import Watches
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from penstock.cluster.gossip.exchange import Effects, SendLarge
-    from penstock.cluster.gossip.membership import MembershipEvent, MemberState
-    from penstock.cluster.gossip.messages import ClusterKey, Message
-    from penstock.cluster.gossip.state import Mark
-    from penstock.cluster.gossip.timing import GossipTiming
+    from penstock.directory.gossip.exchange import Effects, SendLarge
+    from penstock.directory.gossip.membership import MembershipEvent, MemberState
+    from penstock.directory.gossip.messages import ClusterKey, Message
+    from penstock.directory.gossip.state import Mark
+    from penstock.directory.gossip.timing import GossipTiming
 
 DATAGRAMS_PER_TURN_MAX: Final = 256
 """Received before the clock is looked at again: more than there are in a second at 64 members."""
@@ -48,7 +48,7 @@ LOOK_UP_SECONDS: Final = 30.0
 LONELY_SECONDS: Final = 5.0
 """Without any answer, before there is a warning."""
 
-_LOG: Final = logging.getLogger("penstock.cluster")
+_LOG: Final = logging.getLogger("penstock.directory")
 
 
 class Node:

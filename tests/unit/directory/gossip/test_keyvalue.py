@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cluster.gossip import (
+from penstock.directory.gossip import (
     MEMBERSHIP_KEY,
     GossipKeyValue,
     GossipTiming,
     MemberStatus,
 )
-from penstock.cluster.gossip.address import Address
-from penstock.cluster.gossip.messages import VALUE_BYTES_MAX, ClusterKey, encode
+from penstock.directory.gossip.address import Address
+from penstock.directory.gossip.messages import VALUE_BYTES_MAX, ClusterKey, encode
 from penstock.errors import ConfigurationError, FencedError, LocalProtocolError
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, eventually, open_sockets
-from tests.unit.cluster.gossip.made_messages import EXAMPLE
+from tests.unit.directory.gossip.made_messages import EXAMPLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.cluster.keyvalue import KeyValue
+    from penstock.directory.keyvalue import KeyValue
 
 KEY = b"the key of the tests' own cluster"
 OTHER_KEY = b"the key of somebody else's cluster"
@@ -321,7 +321,7 @@ def test_idle_connections_keep_nobody_out_for_long(cluster: Cluster) -> None:
 def test_seeds_that_do_not_answer_are_tried_on_and_warned_of_once(
     cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.cluster.gossip.node.LONELY_SECONDS", 0.3)
+    monkeypatch.setattr("penstock.directory.gossip.node.LONELY_SECONDS", 0.3)
     first = cluster.start(0)
     free = first.address
     first.close()

@@ -10,8 +10,8 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.cluster.gossip.address import Address
-from penstock.cluster.gossip.messages import (
+from penstock.directory.gossip.address import Address
+from penstock.directory.gossip.messages import (
     DATAGRAM_BYTES_MAX,
     HEAD,
     MESSAGE_BYTES_MAX,
@@ -22,7 +22,7 @@ from penstock.errors import ConfigurationError, RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.cluster.gossip.messages import ClusterKey
+    from penstock.directory.gossip.messages import ClusterKey
 
 CONNECTION_SECONDS_MAX: Final = 5.0
 """For a whole message over TCP: 4 MiB in that time is less than a megabyte per second."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from penstock.cluster.gossip.membership import (
+from penstock.directory.gossip.membership import (
     EVENTS_MAX,
     Membership,
     MembershipChange,
     MemberStatus,
 )
-from penstock.cluster.gossip.timing import GossipTiming
+from penstock.directory.gossip.timing import GossipTiming
 
 TIMING = GossipTiming(forget_seconds=100)
 OFFSET = 1000.0

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.cluster.gossip.timing import GossipTiming
+    from penstock.directory.gossip.timing import GossipTiming
 
 INTERVALS_MAX: Final = 100
 """Remembered between heartbeats: 20 seconds of them. Long enough to know a busy member, short

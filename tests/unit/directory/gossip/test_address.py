@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cluster.gossip.address import ADDRESS_BYTES_MAX, Address, seed_addresses
+from penstock.directory.gossip.address import ADDRESS_BYTES_MAX, Address, seed_addresses
 from penstock.errors import ConfigurationError
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cluster.gossip.state import (
+from penstock.directory.gossip.state import (
     ENTRY_OVERHEAD_BYTES,
     MEMBERS_MAX,
     NOTHING,

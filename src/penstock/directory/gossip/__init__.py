@@ -1,13 +1,13 @@
 """The cluster's key-value interface over gossip. docs/gossip.md has the bytes and the rules."""
 
-from penstock.cluster.gossip.keyvalue import MEMBERSHIP_KEY, GossipKeyValue
-from penstock.cluster.gossip.membership import (
+from penstock.directory.gossip.keyvalue import MEMBERSHIP_KEY, GossipKeyValue
+from penstock.directory.gossip.membership import (
     MembershipChange,
     MembershipEvent,
     MemberState,
     MemberStatus,
 )
-from penstock.cluster.gossip.timing import GossipTiming
+from penstock.directory.gossip.timing import GossipTiming
 
 __all__ = [
     "GossipKeyValue",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from penstock.cluster.gossip.exchange import Effects, Exchange, SendLarge
-from penstock.cluster.gossip.messages import DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX, decode, encode
-from penstock.cluster.gossip.timing import GossipTiming
-from tests.unit.cluster.gossip.made_messages import KEY
+from penstock.directory.gossip.exchange import Effects, Exchange, SendLarge
+from penstock.directory.gossip.messages import DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX, decode, encode
+from penstock.directory.gossip.timing import GossipTiming
+from tests.unit.directory.gossip.made_messages import KEY
 
 TIMING = GossipTiming()
 

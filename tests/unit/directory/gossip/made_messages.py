@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from penstock.cluster.gossip.messages import ClusterKey, Kind, Message
-from penstock.cluster.gossip.state import Delta, Entry, Mark
+from penstock.directory.gossip.messages import ClusterKey, Kind, Message
+from penstock.directory.gossip.state import Delta, Entry, Mark
 
 KEY = ClusterKey(b"the key of the tests' own cluster")
 OTHER_KEY = ClusterKey(b"the key of somebody else's cluster")

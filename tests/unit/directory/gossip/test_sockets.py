@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cluster.gossip import sockets
-from penstock.cluster.gossip.address import Address
-from penstock.cluster.gossip.messages import (
+from penstock.directory.gossip import sockets
+from penstock.directory.gossip.address import Address
+from penstock.directory.gossip.messages import (
     DATAGRAM_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     StrangerError,
     encode,
 )
-from penstock.cluster.gossip.sockets import Sockets, look_up, receive_message, send_message
+from penstock.directory.gossip.sockets import Sockets, look_up, receive_message, send_message
 from penstock.errors import ConfigurationError, RemoteProtocolError
 from tests.conformance.waiting import Background, eventually
-from tests.unit.cluster.gossip.made_messages import EXAMPLE, KEY, OTHER_KEY
+from tests.unit.directory.gossip.made_messages import EXAMPLE, KEY, OTHER_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

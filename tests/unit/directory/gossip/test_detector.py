@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.gossip.detector import INTERVALS_MAX, AwakeClock, Detector, phi
-from penstock.cluster.gossip.timing import GossipTiming
+from penstock.directory.gossip.detector import INTERVALS_MAX, AwakeClock, Detector, phi
+from penstock.directory.gossip.timing import GossipTiming
 
 DEFAULT = GossipTiming()
 TICK = DEFAULT.interval_seconds

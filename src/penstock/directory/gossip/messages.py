@@ -14,8 +14,8 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final
 
-from penstock.cluster.gossip.address import ADDRESS_BYTES_MAX, Address
-from penstock.cluster.gossip.state import MEMBERS_MAX, Delta, Entry, Mark
+from penstock.directory.gossip.address import ADDRESS_BYTES_MAX, Address
+from penstock.directory.gossip.state import MEMBERS_MAX, Delta, Entry, Mark
 from penstock.errors import ConfigurationError, RemoteProtocolError
 
 MAGIC: Final = b"PSGO"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cluster.gossip.timing import GossipTiming
+from penstock.directory.gossip.timing import GossipTiming
 from penstock.errors import ConfigurationError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cluster.gossip.complaints import PEERS_MAX, QUIET_SECONDS, Complaints
+from penstock.directory.gossip.complaints import PEERS_MAX, QUIET_SECONDS, Complaints
 
 
 def test_a_peer_is_complained_about_once_per_minute() -> None:

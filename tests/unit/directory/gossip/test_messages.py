@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.cluster.gossip.messages import (
+from penstock.directory.gossip.messages import (
     DATAGRAM_BYTES_MAX,
     HEAD,
     KEY_BYTES_MAX,
@@ -26,9 +26,9 @@ from penstock.cluster.gossip.messages import (
     encode,
     message_bytes,
 )
-from penstock.cluster.gossip.state import DELTA_OVERHEAD_BYTES, Delta, Entry, Mark
+from penstock.directory.gossip.state import DELTA_OVERHEAD_BYTES, Delta, Entry, Mark
 from penstock.errors import ConfigurationError, RemoteProtocolError
-from tests.unit.cluster.gossip.made_messages import EXAMPLE, KEY, OTHER_KEY, messages
+from tests.unit.directory.gossip.made_messages import EXAMPLE, KEY, OTHER_KEY, messages
 
 SECRET = b"the key of the tests' own cluster"
 

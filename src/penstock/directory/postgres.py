@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 import psycopg
 from psycopg import sql
 
-from penstock.cluster.keyvalue import Watches
+from penstock.directory.keyvalue import Watches
 from penstock.errors import FencedError, LocalProtocolError, PenstockError
 from penstock.postgres import (
     Server,
@@ -29,7 +29,7 @@ from penstock.postgres import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from penstock.cluster.keyvalue import Watch
+    from penstock.directory.keyvalue import Watch
     from penstock.postgres import Connection
 
 KEY_BYTES_MAX: Final = 256

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from penstock.cluster.gossip.detector import AwakeClock
-from penstock.cluster.gossip.membership import Membership, MemberState, MemberStatus
-from penstock.cluster.gossip.messages import (
+from penstock.directory.gossip.detector import AwakeClock
+from penstock.directory.gossip.membership import Membership, MemberState, MemberStatus
+from penstock.directory.gossip.messages import (
     DATAGRAM_BYTES_MAX,
     KEY_BYTES_MAX,
     MESSAGE_BYTES_MAX,
@@ -26,14 +26,14 @@ from penstock.cluster.gossip.messages import (
     Message,
     message_bytes,
 )
-from penstock.cluster.gossip.state import Delta, Mark, Slots
+from penstock.directory.gossip.state import Delta, Mark, Slots
 from penstock.errors import ConfigurationError, FencedError, LocalProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from random import Random
 
-    from penstock.cluster.gossip.timing import GossipTiming
+    from penstock.directory.gossip.timing import GossipTiming
 
 CALLS_PER_TICK: Final = 3
 """Of those alive. News reach n members in about log(n)/log(4) ticks, at a cost that does not grow

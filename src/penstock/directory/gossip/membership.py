@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.cluster.gossip.detector import Detector
+from penstock.directory.gossip.detector import Detector
 
 if TYPE_CHECKING:
-    from penstock.cluster.gossip.timing import GossipTiming
+    from penstock.directory.gossip.timing import GossipTiming
 
 EVENTS_MAX: Final = 1024
 """Kept of the past. Who asks too seldom sees from the events' numbers that some are missing, and

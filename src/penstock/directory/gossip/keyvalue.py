@@ -7,17 +7,17 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from penstock.cluster.gossip.address import seed_addresses
-from penstock.cluster.gossip.messages import ClusterKey
-from penstock.cluster.gossip.node import Node
-from penstock.cluster.gossip.timing import GossipTiming
+from penstock.directory.gossip.address import seed_addresses
+from penstock.directory.gossip.messages import ClusterKey
+from penstock.directory.gossip.node import Node
+from penstock.directory.gossip.timing import GossipTiming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from penstock.cluster.gossip.membership import MembershipEvent, MemberState
-    from penstock.cluster.keyvalue import Watch
+    from penstock.directory.gossip.membership import MembershipEvent, MemberState
+    from penstock.directory.keyvalue import Watch
 
 MEMBERSHIP_KEY: Final = "gossip:membership"
 """Watches of this prefix are told when somebody joins, leaves, dies or comes back."""

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cluster.gossip.exchange import (
+from penstock.directory.gossip.exchange import (
     DATAGRAM_ROUNDS_BYTES_MAX,
     KEYS_MAX,
     PUSHES_MAX,
 )
-from penstock.cluster.gossip.messages import KEY_BYTES_MAX, U64_MAX, VALUE_BYTES_MAX, decode
-from penstock.cluster.gossip.timing import GossipTiming
+from penstock.directory.gossip.messages import KEY_BYTES_MAX, U64_MAX, VALUE_BYTES_MAX, decode
+from penstock.directory.gossip.timing import GossipTiming
 from penstock.errors import ConfigurationError, FencedError, LocalProtocolError
-from tests.unit.cluster.gossip.made_messages import KEY
-from tests.unit.cluster.gossip.made_network import Network, address_of
+from tests.unit.directory.gossip.made_messages import KEY
+from tests.unit.directory.gossip.made_network import Network, address_of
 
 
 def network_of(count: int, seed: int = 0, timing: GossipTiming | None = None) -> Network:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from penstock.cluster.postgres import PostgresKeyValue
+from penstock.directory.postgres import PostgresKeyValue
 from penstock.errors import ConfigurationError, FencedError, PeerUnavailableError
 from penstock.postgres import NAME_CHARACTERS_MAX
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, eventually
