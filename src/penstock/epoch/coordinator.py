@@ -67,14 +67,18 @@ class Coordinator:
         *,
         prepare_seconds_max: float = PREPARE_SECONDS_MAX,
         lease_seconds: float = LEASE_SECONDS,
+        takes_over: bool = False,
     ) -> None:
+        """`takes_over`: whoever led before is known to be gone. The lease is not waited for."""
         if not members:
             raise ConfigurationError("an epoch needs at least one member")
         self._keyvalue = keyvalue
         self._members = tuple(sorted(set(members)))
         self._prepare_seconds_max = prepare_seconds_max
         self._log = DecisionLog(records)
-        self._lease = Lease(records, keyvalue.member, uuid.uuid4().hex, lease_seconds)
+        self._lease = Lease(
+            records, keyvalue.member, uuid.uuid4().hex, lease_seconds, takes_over=takes_over
+        )
         self._lease_seconds = lease_seconds
         self._leader: Leader | None = None
         self._term: int | None = None

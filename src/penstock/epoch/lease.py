@@ -70,8 +70,16 @@ class Lease:
     """One process's view of the lease. Not safe for threads: its leader's loop owns it."""
 
     def __init__(
-        self, records: Records, member: int, instance: str, seconds: float = LEASE_SECONDS
+        self,
+        records: Records,
+        member: int,
+        instance: str,
+        seconds: float = LEASE_SECONDS,
+        *,
+        takes_over: bool = False,
     ) -> None:
+        """`takes_over`: whoever held it before is known to be gone, and is not waited for. Later,
+        another holder counts as always."""
         if seconds <= 0:
             raise ConfigurationError(f"a lease lasts longer than {seconds:g} s")
         self._records = records
@@ -81,6 +89,7 @@ class Lease:
         self._seen: LeaseRecord | None = None
         self._seen_at = 0.0
         self._held_until = -math.inf
+        self._takes_over = takes_over
 
     def hold(self, now: float) -> int | None:
         """Takes the lease if it is free, renews it if it is ours and a part of it is over. Returns
@@ -125,7 +134,7 @@ class Lease:
         )
 
     def _is_over(self, record: LeaseRecord, now: float) -> bool:
-        return record.released or now - self._seen_at >= record.seconds
+        return self._takes_over or record.released or now - self._seen_at >= record.seconds
 
     def _look(self, now: float) -> LeaseRecord | None:
         names = self._records.names(_PREFIX)
@@ -150,6 +159,7 @@ class Lease:
             return None  # a number of long ago: this process slept through many changes
         self._seen, self._seen_at = record, now
         self._held_until = now + self._seconds
+        self._takes_over = False
         for name in names[:-RECORDS_KEPT]:
             self._records.delete(name)
         return term

@@ -114,6 +114,17 @@ def test_what_is_given_back_is_free_at_once() -> None:
     assert second.hold(0.5) == 2
 
 
+def test_who_knows_that_the_last_holder_is_gone_does_not_wait_for_it_once() -> None:
+    records = MemoryRecords()
+    dead, heir = lease(records), Lease(records, 1, "b", SECONDS, takes_over=True)
+    dead.hold(0.0)
+    assert heir.hold(0.1) == 2
+    another = Lease(records, 1, "c", SECONDS, takes_over=True)
+    assert another.hold(0.2) == 3
+    assert heir.hold(0.2 + SECONDS) is None, "this one came later, and is not gone"
+    assert heir.hold(0.3 + 2 * SECONDS) == 4
+
+
 def test_only_who_holds_it_gives_it_back() -> None:
     records = MemoryRecords()
     holder, observer = lease(records), lease(records, 2)

@@ -128,7 +128,10 @@ class Session:
         snapshots = SnapshotStore(place.within(SNAPSHOTS), control.SESSION)
         self._participant = SnapshotParticipant(snapshots, self._captured, keep=SNAPSHOTS_KEPT)
         self._epoch_member = EpochMember(keyvalue, DecisionLog(place), [self._participant])
-        self._coordinator = Coordinator(keyvalue, place, (control.SESSION, *members))
+        # Whoever has this Session holds the lock of the shuffle's folder: an earlier one is gone.
+        self._coordinator = Coordinator(
+            keyvalue, place, (control.SESSION, *members), takes_over=True
+        )
         self._threads = [
             threading.Thread(
                 target=self._guarded, args=(work,), name=f"penstock session {name}", daemon=True
