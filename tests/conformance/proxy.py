@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from multiprocessing import connection
+from typing import TYPE_CHECKING, cast
 
 from penstock.transport.discovery import Address
 from tests.conformance.waiting import WAIT_SECONDS_MAX
@@ -55,8 +55,9 @@ class Proxy:
         """Serves every connection in one thread, which wakes up often enough to see the end."""
         passing: dict[socket.socket, tuple[socket.socket, str]] = {}
         while not self._ended.is_set():
-            readable, _, _ = select.select([self._server, *passing], [], [], 0.05)
-            for source in readable:
+            # Not `select`, which knows no descriptor above 1,023: this process may have many.
+            for ready in connection.wait([self._server, *passing], 0.05):
+                source = cast("socket.socket", ready)
                 if source is self._server:
                     self._connect(passing)
                 else:

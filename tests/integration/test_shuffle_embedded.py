@@ -359,7 +359,7 @@ def test_what_was_lost_is_read_up_to_its_last_commit_and_no_further(tmp_path: Pa
 @pytest.mark.slow
 def test_old_documents_of_low_priority_do_not_delay_live_ones(tmp_path: Path) -> None:
     """While a backfill drains, live documents come as soon at its end as at its beginning."""
-    old, at_once = 1_500_000, 25_000
+    old, at_once = 4_000_000, 50_000
     store = ps.open_store(f"file://{tmp_path}/journals")
     for name in ("history", "live"):
         store.create(ps.Collection.define(name, "id BIGINT NOT NULL, v STRING", key="id"))

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 class Program:
     """cluster_program.py, as a process, and what it said so far."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, temporary: Path | None = None) -> None:
         self._errors = folder / "stderr"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.cluster_program", *arguments],
@@ -43,7 +44,7 @@ class Program:
             stderr=self._errors.open("w"),
             text=True,
             start_new_session=True,
-            env={**os.environ, "TMPDIR": str(folder)},
+            env={**os.environ, "TMPDIR": str(temporary or folder)},
         )
 
     def hear(self, what: str) -> dict[str, Any]:
@@ -92,8 +93,15 @@ def _is_gone(process: int) -> bool:
     return state == "Z"
 
 
-def test_members_on_one_machine(tmp_path: Path, programs: list[Program]) -> None:
-    programs.append(program := Program(tmp_path, "local", str(tmp_path)))
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder in which a socket fits: pytest's are named after workers and tests."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def test_members_on_one_machine(tmp_path: Path, short: Path, programs: list[Program]) -> None:
+    programs.append(program := Program(tmp_path, "local", str(tmp_path), temporary=short))
     assert "1 missing" in program.hear("too few")["error"]
     killed = program.hear("killed")
     assert set(killed["before"]) == set(killed["after"]) == {"1", "2"}
@@ -112,7 +120,7 @@ def test_members_on_one_machine(tmp_path: Path, programs: list[Program]) -> None
     everybody = [*killed["before"].values(), *waiting["processes"].values()]
     program.kill()
     eventually(lambda: all(map(_is_gone, everybody)), "the end of all members", 60.0)
-    assert len(list(tmp_path.glob("penstock-cluster-*"))) == 1, "swept at the next start"
+    assert len(list(short.glob("penstock-cluster-*"))) == 1, "swept at the next start"
 
 
 class Standalone:

@@ -67,7 +67,8 @@ def test_every_type_comes_back(spark: SparkSession, store: ps.OpenStore) -> None
         (
             "_meta",
             "struct<journal:string,offset:bigint,producer:string,clock:timestamp,"
-            "clock_raw:bigint,binding:int,commit_clock_raw:bigint>",
+            "clock_raw:bigint,binding:int,commit_clock_raw:bigint,member:int,vnode:int,"
+            "epoch:bigint,watermark:timestamp>",
         )
     ]
     for read in (frame, by_sql):
