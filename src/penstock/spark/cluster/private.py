@@ -20,11 +20,16 @@ _UNLOCKED_SECONDS_MIN: Final = 3_600.0
 """A folder without a lock file is of a process that died just then, or that lives just now."""
 
 
+_SHORT: Final = Path("/tmp")  # noqa: S108 - with a folder of its own in it
+"""Where a socket always fits."""
+
+
 class Private:
     """A folder of this process's own, for the socket. Its lock tells that the process lives."""
 
     def __init__(self) -> None:
-        sweep(Path(tempfile.gettempdir()))
+        for temporary in {Path(tempfile.gettempdir()), _SHORT}:
+            sweep(temporary)
         self._folder = _make_folder()
         self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -40,7 +45,7 @@ def _make_folder() -> Path:
     if len(str(folder / _SOCKET)) <= _SOCKET_PATH_MAX:
         return folder
     folder.rmdir()
-    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT))
 
 
 def sweep(temporary: Path) -> None:
