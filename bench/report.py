@@ -31,6 +31,13 @@ class Line:
     def of(cls, name: str, ours: float, peer: float, unit: str) -> Line:
         return cls(name, ours, peer, ours / peer, unit)
 
+    @classmethod
+    def of_rounds(cls, name: str, ours: list[float], peer: list[float], unit: str) -> Line:
+        """Medians of rounds that were run in turns; of the ratios, too."""
+        ratios = [one / other for one, other in zip(ours, peer, strict=True)]
+        middle = statistics.median
+        return cls(name, middle(ours), middle(peer), middle(ratios), unit)
+
     def as_json(self) -> str:
         return json.dumps(asdict(self))
 

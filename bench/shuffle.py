@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -90,13 +89,13 @@ class _Run:
         all_ours, copies, sparks = zip(*rounds, strict=True)
         size_mb = peers.size_of(large.journals) / 1e6
         for kind, name in (("seconds", "shuffle"), ("processor_seconds", "shuffle.processor")):
-            yield _rates(
+            yield Line.of_rounds(
                 f"{name}.spark",
                 [large.documents / getattr(took, kind) for took in all_ours],
                 [small.documents / getattr(took, kind) for took in sparks],
                 "documents/s",
             )
-            yield _rates(
+            yield Line.of_rounds(
                 f"{name}.copy",
                 [size_mb / getattr(took, kind) for took in all_ours],
                 [size_mb / getattr(took, kind) for took in copies],
@@ -107,7 +106,7 @@ class _Run:
         # In turns, because the machine has slow spells.
         restarts = [(large.restart_ms(), small.restart_ms()) for _ in range(self._sizes.restarts)]
         many, few = (list(side) for side in zip(*restarts, strict=True))
-        yield _rates("shuffle.restart", many, few, "ms")
+        yield Line.of_rounds("shuffle.restart", many, few, "ms")
 
     def _warm_up(self) -> None:
         some = self._folder / "parquet-warm"
@@ -126,17 +125,6 @@ class _Run:
     def _place(self) -> Path:
         self._count += 1
         return self._folder / f"peer-{self._count}"
-
-
-def _rates(name: str, ours: list[float], peer: list[float], unit: str) -> Line:
-    ratios = [one / other for one, other in zip(ours, peer, strict=True)]
-    return Line(
-        name,
-        statistics.median(ours),
-        statistics.median(peer),
-        statistics.median(ratios),
-        unit,
-    )
 
 
 class Backlog:

@@ -88,15 +88,15 @@ class _Run:
             ours.append(self._ours())
             dedup.append(self._plain())
             sort.append(self._plain(dedup=False))
-        yield _rates("spark.dedup", ours, dedup, "documents/s")
-        yield _rates("spark.sort", ours, sort, "documents/s")
+        yield Line.of_rounds("spark.dedup", ours, dedup, "documents/s")
+        yield Line.of_rounds("spark.sort", ours, sort, "documents/s")
         queue = _FilledQueue(self._folder / "filled", self._stream, self._sizes.documents)
         for warm in (queue.read, self._prebuilt):
             warm()
         filled = [(queue.read(), self._prebuilt()) for _ in range(self._sizes.rounds)]
-        yield _rates("spark.filled", *_sides(filled), "documents/s")
+        yield Line.of_rounds("spark.filled", *_sides(filled), "documents/s")
         batches = [(self._small_batches(), self._ticks()) for _ in range(2)]
-        yield _rates("spark.batch", *_sides(batches), "ms")
+        yield Line.of_rounds("spark.batch", *_sides(batches), "ms")
         waits = sorted(self._visible())
         last = waits[min(len(waits) - 1, round(len(waits) * 0.99))]
         yield Line.of("spark.visible", statistics.median(waits), last, "ms")
@@ -295,9 +295,3 @@ def _median_batch(query: StreamingQuery, batches: int) -> float:
 
 def _sides(rounds: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [ours for ours, _ in rounds], [peer for _, peer in rounds]
-
-
-def _rates(name: str, ours: list[float], peer: list[float], unit: str) -> Line:
-    ratios = [one / other for one, other in zip(ours, peer, strict=True)]
-    middle = statistics.median
-    return Line(name, middle(ours), middle(peer), middle(ratios), unit)

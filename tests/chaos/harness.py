@@ -24,9 +24,9 @@ from tests.chaos.processes import (
     send,
 )
 from tests.chaos.schedule import Event, Fault
-from tests.chaos.standalone import ROOT, WORKERS, Standalone
 from tests.chaos.world import QUERIES, Wrong, check_world, make_world
 from tests.postgres_server import PostgresServer
+from tests.standalone import ROOT, WORKERS, Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,10 @@ class Mending:
     what: str
 
 
+SLOTS = 4
+"""Of a worker: all members of both queries, and no batch, if there is only one worker."""
+
+
 class Chaos:
     """From its making to `close`."""
 
@@ -74,7 +78,7 @@ class Chaos:
         try:
             self._database: Database = self._server.new_database()
             self._store: ps.OpenStore = make_world(folder, self._database)
-            self._cluster = Standalone(folder) if with_cluster else None
+            self._cluster = Standalone(folder, SLOTS) if with_cluster else None
             self._begun = time.monotonic()
             self._producers = [self._new_producer() for _ in range(PRODUCERS)]
             self._start_driver()

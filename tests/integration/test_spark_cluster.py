@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,11 +16,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import pytest
 
-from penstock.spark.java import find_java_home
 from tests.conformance.waiting import eventually
+from tests.standalone import ROOT, Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WAIT_SECONDS_MAX = 300.0
-ROOT = Path(__file__).parents[2]
 
 
 class Program:
@@ -123,72 +120,11 @@ def test_members_on_one_machine(tmp_path: Path, short: Path, programs: list[Prog
     assert len(list(short.glob("penstock-cluster-*"))) == 1, "swept at the next start"
 
 
-class Standalone:
-    """A master, and two workers that pass for two machines."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
-        port = _free_port()
-        self.url = f"spark://127.0.0.1:{port}"
-        here = ["--host", "127.0.0.1", "--webui-port", "0"]
-        self._start("master", "master.Master", *here, "--port", str(port))
-        eventually(lambda: _answers(port), "the master", WAIT_SECONDS_MAX)
-        for name in ("a", "b"):
-            self._start(
-                name,
-                "worker.Worker",
-                *here,
-                *("--cores", "3", "--memory", "1g", "--work-dir", str(folder / name)),
-                self.url,
-            )
-
-    def _start(self, name: str, kind: str, *arguments: str) -> None:
-        home = Path(pyspark.__file__).parent
-        process = subprocess.Popen(
-            [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=(self._folder / f"{name}.log").open("w"),
-            start_new_session=True,
-            env={
-                **os.environ,
-                "JAVA_HOME": str(find_java_home()),
-                "SPARK_HOME": str(home),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "SPARK_LOCAL_DIRS": str(self._folder / f"disk-{name}"),
-                "SPARK_DAEMON_MEMORY": "256m",
-                "PYSPARK_PYTHON": sys.executable,
-                "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-                "PENSTOCK_MACHINE": name,
-            },
-        )
-        self._processes.append(process)
-
-    def close(self) -> None:
-        for process in self._processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[Standalone]:
-    made = Standalone(tmp_path)
+    made = Standalone(tmp_path, slots=3)
     yield made
     made.close()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 def test_members_on_other_machines(

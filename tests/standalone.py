@@ -14,16 +14,16 @@ import pyspark
 
 from penstock.spark.java import find_java_home
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 START_SECONDS_MAX = 120.0
 WORKERS = ("a", "b")
-SLOTS = 4
-"""Of a worker: all members of both queries, and no batch, if there is only one worker."""
 
 
 class Standalone:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, slots: int) -> None:
+        """So many slots for each worker."""
         self._folder = folder
+        self._slots = slots
         port = _free_port()
         self.url = f"spark://127.0.0.1:{port}"
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -41,7 +41,14 @@ class Standalone:
         return [*self.workers.values(), self._master]
 
     def start_worker(self, name: str) -> None:
-        room = ("--cores", str(SLOTS), "--memory", "1g", "--work-dir", str(self._folder / name))
+        room = (
+            "--cores",
+            str(self._slots),
+            "--memory",
+            "1g",
+            "--work-dir",
+            str(self._folder / name),
+        )
         self.workers[name] = self._start(name, "worker.Worker", *room, self.url)
 
     def kill_worker(self, name: str) -> None:
@@ -74,6 +81,7 @@ class Standalone:
                     "SPARK_DAEMON_MEMORY": "256m",
                     "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                     "PYSPARK_PYTHON": sys.executable,
+                    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
                     "PENSTOCK_MACHINE": name,
                 },
             )
