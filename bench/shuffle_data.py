@@ -8,6 +8,7 @@ journal have to be put between those of others.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from penstock.journal.ddl import schema_from_ddl
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Self
 
     from penstock.journal import OpenStore
     from penstock.journal.producer import OpenProducer
@@ -40,12 +42,34 @@ def make_store(folder: Path) -> OpenStore:
 
 def write_documents(store: OpenStore, documents: int, first: int = 0) -> None:
     """So many documents, not counting repetitions; their ids count from `first`."""
-    random = np.random.default_rng(first)
-    with contextlib.ExitStack() as stack:
-        producers = [stack.enter_context(store.producer()) for _ in range(PRODUCERS)]
-        for number, begin in enumerate(range(first, first + documents, BATCH_ROWS)):
-            rows = min(BATCH_ROWS, first + documents - begin)
-            _write(producers[number % PRODUCERS], random, number, begin, rows)
+    with Writer(store, first) as writer:
+        while writer.documents < documents:
+            writer.write(min(BATCH_ROWS, documents - writer.documents))
+
+
+class Writer:
+    """Several producers that take turns. A context."""
+
+    def __init__(self, store: OpenStore, first: int = 0) -> None:
+        self.documents = 0
+        """Written so far, not counting repetitions."""
+        self._first = first
+        self._random = np.random.default_rng(first)
+        self._stack = contextlib.ExitStack()
+        self._producers = [self._stack.enter_context(store.producer()) for _ in range(PRODUCERS)]
+        self._turns = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def write(self, rows: int) -> None:
+        turn = next(self._turns)
+        begin = self._first + self.documents
+        _write(self._producers[turn % PRODUCERS], self._random, turn, begin, rows)
+        self.documents += rows
 
 
 def _write(
