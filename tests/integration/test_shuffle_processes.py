@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.cli.shuffle_run import POSITION_NAME, Position, Run
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PeerUnavailableError
 from penstock.frontier import Frontier
 from penstock.journal import Collection, open_store
 from penstock.shuffle.embedded import EmbeddedShuffle
@@ -35,12 +35,14 @@ from penstock.shuffle.verify import Delivered, verify
 from penstock.transport.discovery import ADDRESS_KEY, Address
 from penstock.transport.security import ClusterSecurity
 from tests.conformance.waiting import eventually
+from tests.postgres_server import database  # noqa: F401 - a fixture, asked for by its name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.journal import OpenStore
     from penstock.shuffle.running import Shuffle
+    from tests.postgres_server import Database
 
 MEMBERS = 2
 FEED = Feed("shuffle", (Binding("orders"),))
@@ -158,9 +160,14 @@ def test_members_speak_tls_and_everything_comes_once(store: OpenStore, tmp_path:
     assert not any(_is_running(pid) for pid in pids.values())
 
 
-def test_a_killed_member_is_named_and_all_go_on(store: OpenStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("meeting", ["gossip", "server"])
+def test_a_killed_member_is_named_and_all_go_on(
+    store: OpenStore, tmp_path: Path, meeting: str, request: pytest.FixtureRequest
+) -> None:
     first = _write(store, 0)
-    shuffle = _shuffle(store, tmp_path / "shuffle")
+    server: Database | None = request.getfixturevalue("database") if meeting == "server" else None
+    directory = None if server is None else server.conninfo
+    shuffle = _shuffle(store, tmp_path / "shuffle", directory=directory)
     killed: list[int] = []
     second: list[int] = []
 
@@ -175,6 +182,18 @@ def test_a_killed_member_is_named_and_all_go_on(store: OpenStore, tmp_path: Path
     assert run.position.documents == first + second[0]
     (why,) = said
     assert why.startswith("the process of member 2 was killed by SIGKILL; all begin anew after")
+    if server is not None:
+        # All three processes met there, twice: a second session took the slots over.
+        with server.connect() as connection:
+            taken = connection.execute("SELECT member, generation FROM penstock.members").fetchall()
+        assert sorted(taken) == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_a_server_that_is_not_there_is_named(store: OpenStore, tmp_path: Path) -> None:
+    shuffle = _shuffle(store, tmp_path / "shuffle", directory="host=127.0.0.1 port=1 dbname=none")
+    with pytest.raises(PeerUnavailableError, match=r"127\.0\.0\.1"):
+        shuffle.start()
+    assert shuffle.process_ids == {}
 
 
 def test_a_lost_queue_is_built_anew_with_the_same_documents(

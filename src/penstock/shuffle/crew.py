@@ -1,8 +1,8 @@
 """A shuffle whose members run elsewhere: in processes of their own, or in tasks of Spark.
 
 The Session is in this process. It and the members find each other over gossip, whose seed is this
-process, and speak mutual TLS. Every session has secrets of its own, and a member that is left over
-from an earlier one is a stranger to it.
+process, or at a server that is named; and they speak mutual TLS. Every session has secrets of its
+own, and a member that is left over from an earlier one is a stranger to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.directory.gossip import GossipKeyValue
+from penstock.checksum import checksum
+from penstock.directory.meeting import GossipMeeting, ServerMeeting
 from penstock.errors import ConfigurationError
 from penstock.shuffle import control
 from penstock.shuffle.process_member import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from penstock.directory.meeting import Meeting, OpenMeeting
     from penstock.journal.store import JournalStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.member import Settings, Setup
@@ -85,8 +87,7 @@ class Terms:
 
     setup: Setup
     security: ClusterSecurity = field(repr=False)
-    gossip_key: bytes = field(repr=False)
-    seed: str
+    meeting: Meeting
 
 
 class CrewShuffle(Shuffle):
@@ -104,9 +105,11 @@ class CrewShuffle(Shuffle):
         epoch_seconds: float = EPOCH_SECONDS,
         security: ClusterSecurity | None = None,
         host: str = LOOPBACK,
+        directory: str | None = None,
     ) -> None:
         """Without `security` there is mutual TLS with certificates made for each session. `host` is
-        where members reach this process."""
+        where members reach this process. `directory` names a PostgreSQL server at which members
+        find each other; without it they gossip."""
         super().__init__(
             feed,
             store,
@@ -122,7 +125,8 @@ class CrewShuffle(Shuffle):
             )
         self._security = security
         self._host = host
-        self._keyvalue: GossipKeyValue | None = None
+        self._directory = directory
+        self._keyvalue: OpenMeeting | None = None
         self._crew: Crew | None = None
         self._is_open = False
 
@@ -135,9 +139,9 @@ class CrewShuffle(Shuffle):
 
     def _open_parts(self, setup: Setup, resume: Resume) -> None:
         cluster = self._security or ClusterSecurity.create("penstock shuffle")
-        key = _gossip_key(cluster.token)
         self._crew = crew = Crew(self.members)
-        self._keyvalue = keyvalue = GossipKeyValue(control.SESSION, key, [], host=self._host)
+        meeting = self._meeting(cluster.token)
+        self._keyvalue = keyvalue = meeting.open(control.SESSION, self._host)
         self._session = session = Session(
             setup,
             self._store,
@@ -149,7 +153,7 @@ class CrewShuffle(Shuffle):
             diagnose=crew.diagnose,
             host=self._host,
         )
-        self._muster(crew, Terms(setup, cluster, key, keyvalue.address))
+        self._muster(crew, Terms(setup, cluster, meeting.joined_by(keyvalue)))
         crew.listen()
         crew.reach(Step.MADE)
         wait_for_addresses(keyvalue, self.members)
@@ -158,6 +162,12 @@ class CrewShuffle(Shuffle):
         session.start()
         self._is_open = True
         crew.report_losses(session.fail)
+
+    def _meeting(self, token: Token) -> Meeting:
+        if self._directory is None:
+            return GossipMeeting(_gossip_key(token))
+        place = checksum(str(self.folder.absolute()).encode())
+        return ServerMeeting(self._directory, f"feed-{place:016x}")
 
     def _close_parts(self) -> None:
         session, crew, keyvalue = self._session, self._crew, self._keyvalue

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.directory.gossip import GossipKeyValue
 from penstock.errors import PenstockError
 from penstock.journal import open_store
 from penstock.shuffle import control
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from penstock.directory.keyvalue import KeyValue
+    from penstock.directory.meeting import Meeting
     from penstock.shuffle.member import Setup
     from penstock.transport.security import Security
 
@@ -113,8 +113,7 @@ class Given:
     setup: Setup
     security: Security
     store_url: str
-    gossip_key: bytes = field(repr=False)
-    seed: str
+    meeting: Meeting
     place: str
     folder: str
     host: str
@@ -197,9 +196,8 @@ def _run(given: Given, ends: _Ends) -> None:
             lock = lock_folder(Path(given.folder), QUEUE_LOCK_SECONDS_MAX)
             stack.callback(os.close, lock)
         store = stack.enter_context(open_store(given.store_url, create=False))
-        keyvalue = stack.enter_context(
-            GossipKeyValue(given.security.member, given.gossip_key, [given.seed], host=given.host)
-        )
+        keyvalue = given.meeting.open(given.security.member, given.host)
+        stack.callback(keyvalue.close)
         member = Member(
             given.setup,
             store,

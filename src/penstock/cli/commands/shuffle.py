@@ -39,6 +39,7 @@ DIFFERENCES_SHOWN: Final = 20
         "penstock shuffle --collection orders --verify",
         "penstock shuffle --collection orders --key customer --members 4 --follow",
         "penstock shuffle --feed orders-by-customer.toml --folder /data/shuffle",
+        "penstock shuffle --collection orders --directory postgresql://penstock@db/streams",
         "penstock shuffle --collection orders --carrier local --json | jq .documents",
     )
 )
@@ -68,6 +69,11 @@ DIFFERENCES_SHOWN: Final = 20
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     help="For queues and epochs. A next run goes on in it. A temporary one is removed at the end.",
+)
+@click.option(
+    "--directory",
+    metavar="URL",
+    help="A PostgreSQL server at which members find each other, in place of gossip.",
 )
 @click.option("--follow", is_flag=True, help="Go on with new documents, until Ctrl-C.")
 @click.option(
@@ -100,6 +106,7 @@ def shuffle(
     members: int,
     carrier: str,
     folder: Path | None,
+    directory: str | None,
     follow: bool,
     verify: bool,
     epoch_seconds: float,
@@ -119,6 +126,8 @@ def shuffle(
         raise click.UsageError("what shall be read? Say either --collection NAME or --feed FILE")
     if key and feed_file is not None:
         raise click.UsageError("--key goes with --collection; a feed file has its keys in it")
+    if directory and carrier == "local":
+        raise click.UsageError("--directory is for members in processes of their own: tcp or grpc")
     from penstock.cli import terminal
     from penstock.cli.shuffle_run import Position
     from penstock.shuffle.member import Settings
@@ -141,6 +150,7 @@ def shuffle(
             members=members,
             settings=Settings(carrier=carrier, **budget),
             epoch_seconds=epoch_seconds,
+            **({"directory": directory} if directory else {}),
         )
         stack.callback(made_shuffle.close)
         made_shuffle.claim()

@@ -36,18 +36,26 @@ def cluster(
     store: str,
     members: int = MEMBERS_DEFAULT,
     folder: str | Path | None = None,
+    directory: str | None = None,
 ) -> Cluster:
     """Members of shuffles as tasks of this Spark, until the context is left, or `close`.
 
     Every feed that a query reads has so many members, in a barrier job of its own. `folder` is for
     queues and epochs, in place of a folder in the store's and of Spark's local directories.
+    `directory` names a PostgreSQL server (`postgresql://user@host/database`) at which members find
+    each other; without it they gossip, over UDP.
     """
-    return Cluster(spark, store, members, folder)
+    return Cluster(spark, store, members, folder, directory)
 
 
 class Cluster:
     def __init__(
-        self, spark: SparkSession, store: str, members: int, folder: str | Path | None
+        self,
+        spark: SparkSession,
+        store: str,
+        members: int,
+        folder: str | Path | None,
+        directory: str | None,
     ) -> None:
         if not 1 <= members <= MEMBERS_MAX:
             raise ConfigurationError(f"a cluster has 1 to {MEMBERS_MAX} members, not {members}")
@@ -55,6 +63,7 @@ class Cluster:
         self._store = str(store)
         self._members = members
         self._folder = None if folder is None else str(Path(folder).absolute())
+        self._directory = directory
         self._shuffles: dict[str, SparkShuffle] = {}
         await_slots(self._context, members, sum(job.members for job in MemberJob.running))
         self._private = Private()
@@ -135,6 +144,7 @@ class Cluster:
             queues_beside=bool(options.folder) or is_local(self._context.master),
             finder=self._finder.finder(opening.feed),
             closing=self._closing,
+            directory=self._directory,
         )
         warn_of_few(self._context, options.members, options.splits)
         self._shuffles[opening.feed] = shuffle

@@ -58,6 +58,7 @@ class SparkShuffle(CrewShuffle):
         closing: threading.Event,
         settings: Settings | None = None,
         epoch_seconds: float = EPOCH_SECONDS,
+        directory: str | None = None,
     ) -> None:
         """Queues are in `folder` too, with `queues_beside`; else in Spark's local directories. With
         `closing` set, nothing is begun any more."""
@@ -70,6 +71,7 @@ class SparkShuffle(CrewShuffle):
             settings=settings,
             epoch_seconds=epoch_seconds,
             host=driver_host(context),
+            directory=directory,
         )
         self._context = context
         self._queues_beside = queues_beside
@@ -119,8 +121,7 @@ class SparkShuffle(CrewShuffle):
                 terms.setup,
                 terms.security.member_security(member),
                 self._store.url,
-                terms.gossip_key,
-                terms.seed,
+                terms.meeting,
                 str(self.folder / "cluster"),
                 task.folder,
                 task.joining.host,
