@@ -53,9 +53,8 @@ if TYPE_CHECKING:
 
 EPOCH_SECONDS: Final = 1.0
 EPOCHS_AHEAD_MAX: Final = 256
-"""A consumer that lags by so many is given no more: what comes meanwhile is in the next one. So the
+"""A consumer that lags by so many is given no more: what comes meanwhile is in the next one. The
 snapshots of those it may still ask for are kept."""
-SNAPSHOTS_KEPT: Final = 2 * EPOCHS_AHEAD_MAX
 HURRY_SECONDS: Final = 0.02
 """Between epochs that are asked for as soon as can be."""
 WAKE_SECONDS: Final = 0.5
@@ -126,7 +125,9 @@ class Session:
         )
         self._sender = Sender(security, keyvalue)
         snapshots = SnapshotStore(place.within(SNAPSHOTS), control.SESSION)
-        self._participant = SnapshotParticipant(snapshots, self._captured, keep=SNAPSHOTS_KEPT)
+        self._participant = SnapshotParticipant(
+            snapshots, self._captured, needed_from=lambda: self._record.consumed.number
+        )
         self._epoch_member = EpochMember(keyvalue, DecisionLog(place), [self._participant])
         # Whoever has this Session holds the lock of the shuffle's folder: an earlier one is gone.
         self._coordinator = Coordinator(
