@@ -23,8 +23,8 @@ SNAPSHOTS_KEPT: Final = 3
 HELD_BYTES_MAX: Final = 64 * 1024
 """Of a snapshot's parts, in its manifest. A part in a file of its own takes two syncs; so many
 bytes are written again with every epoch instead, also if they have not changed."""
-DROP_EVERY: Final = 4
-"""Old snapshots are dropped at a process's first commit and every fourth after it: to list and sync
+DROP_EVERY: Final = 8
+"""Old snapshots are dropped at a process's first commit and every eighth after it: to list and sync
 the folders takes as long as a small snapshot does. So many less one stay longer than they must."""
 CAPTURED_MAX: Final = 8
 """Epochs captured and not yet prepared or aborted. Each holds a state in memory; a coordinator has
