@@ -112,7 +112,12 @@ class SnapshotStore:
             )
         identity = Attempt.new(epoch, attempt)
         writer = SnapshotWriter(
-            self._storage, self.member, identity, base, proceed, held_bytes_max
+            self._storage,
+            self.member,
+            identity,
+            base,
+            proceed=proceed,
+            held_bytes_max=held_bytes_max,
         )
         self._writers.add(writer)
         return writer

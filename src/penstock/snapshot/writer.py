@@ -38,6 +38,7 @@ class SnapshotWriter:
         member: int,
         attempt: Attempt,
         base: Snapshot | None,
+        *,
         proceed: Callable[[], None] | None = None,
         held_bytes_max: int = 0,
     ) -> None:

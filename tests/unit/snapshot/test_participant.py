@@ -138,9 +138,7 @@ def test_parts_that_did_not_change_are_not_written_again(storage: Storage) -> No
 
 
 @pytest.mark.parametrize(("held_bytes_max", "files"), [(0, 3), (4, 2), (1_003, 1), (10**6, 1)])
-def test_small_parts_are_in_the_manifest(
-    storage: Storage, held_bytes_max: int, files: int
-) -> None:
+def test_small_parts_are_in_the_manifest(storage: Storage, held_bytes_max: int, files: int) -> None:
     """The state has three bytes, the other part a thousand."""
     member = Member(storage, held_bytes_max=held_bytes_max)
     member.prepare(1, b"one")

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,7 +24,6 @@ from penstock.storage import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 NOBODY = 65_534
 
@@ -182,7 +182,7 @@ def test_a_file_without_contents_takes_one_sync(
     real, synced = os.fsync, []
 
     def fsync(descriptor: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)

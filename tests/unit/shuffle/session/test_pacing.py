@@ -87,9 +87,7 @@ def test_a_consumer_that_comes_back_early_waits_for_one_that_begins_at_once() ->
 
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from(("begin", "end", "ask", "wait", "give")), st.floats(0.0, 3.0)
-        ),
+        st.tuples(st.sampled_from(("begin", "end", "ask", "wait", "give")), st.floats(0.0, 3.0)),
         max_size=30,
     )
 )
