@@ -18,6 +18,7 @@ it, "ours" the median, "peer" the 99th percentile.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import tempfile
 import threading
@@ -68,6 +69,7 @@ class _Run:
         self._folder = folder
         self._sizes = sizes
         self._numbers = iter(range(10_000))
+        self._ids = itertools.count(1_000)
         self._store: OpenStore = stack.enter_context(make_store(folder / "journals"))
         write_documents(self._store, sizes.documents)
         fewer = stack.enter_context(make_store(folder / "fewer"))
@@ -95,6 +97,8 @@ class _Run:
             warm()
         filled = [(queue.read(), self._prebuilt()) for _ in range(self._sizes.rounds)]
         yield Line.of_rounds("spark.filled", *_sides(filled), "documents/s")
+        for warm in (self._small_batches, self._ticks):
+            warm()
         batches = [(self._small_batches(), self._ticks()) for _ in range(2)]
         yield Line.of_rounds("spark.batch", *_sides(batches), "ms")
         waits = sorted(self._visible())
@@ -155,10 +159,13 @@ class _Run:
         stop = threading.Event()
 
         def trickle() -> None:
-            first = 0
-            while not stop.wait(0.02):
-                write_documents(store, 10, first)
-                first += 10
+            """By one producer, which stays: others would be work beside what is measured."""
+            with store.producer() as producer:
+                while not stop.wait(0.02):
+                    rows = [
+                        {"id": next(self._ids), "shard": "0", "body": b"x" * 112} for _ in range(10)
+                    ]
+                    producer.append(COLLECTION, rows)
 
         write_documents(store, 10)
         writer = threading.Thread(target=trickle, daemon=True)

@@ -30,7 +30,7 @@ from penstock.snapshot.participant import Captured, SnapshotParticipant
 from penstock.storage import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.checkpoint.barrier import Barrier
     from penstock.directory.keyvalue import KeyValue, Watch
@@ -129,6 +129,9 @@ class SteppedRecords:
 
     def delete(self, name: str) -> None:
         self._inner.delete(name)
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        self._inner.delete_all(names)
 
 
 class SteppedParticipant:

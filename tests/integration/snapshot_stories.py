@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 EPOCHS = {2: "commit", 3: "abort", 4: "commit", 5: "commit", 6: "commit"}
 FULL = 5
 KEEP = 2
+HELD_BYTES_MAX = 100
+"""So the offsets are in the manifest, and the others in files."""
 
 
 def state_of(epoch: int) -> dict[str, bytes]:
@@ -35,7 +37,8 @@ def open_member(folder: Path) -> SnapshotParticipant:
         parts = {name: [data[:100], data[100:]] for name, data in state_of(barrier.epoch).items()}
         return Captured(parts, {"epoch": barrier.epoch}, barrier.epoch)
 
-    return SnapshotParticipant(SnapshotStore(Storage.open(folder), 7), capture, keep=KEEP)
+    store = SnapshotStore(Storage.open(folder), 7)
+    return SnapshotParticipant(store, capture, keep=KEEP, held_bytes_max=HELD_BYTES_MAX)
 
 
 def make_store(folder: Path) -> Path:

@@ -40,7 +40,7 @@ def capture(barrier):
 
 
 store = SnapshotStore(Storage.open(sys.argv[1]), 1)
-member = SnapshotParticipant(store, capture, keep=1)
+member = SnapshotParticipant(store, capture, keep=1, held_bytes_max=5)
 member.recover()
 print("ready", flush=True)
 sys.stdin.readline()
@@ -247,7 +247,10 @@ def test_member_killed_after_every_change_to_the_store(server: S3Server) -> None
 def check(storage: Storage, told: list[str], when: str) -> int | None:
     store = SnapshotStore(storage, 1)
     member = SnapshotParticipant(
-        store, lambda _: Captured({"state": b"later", "fixed": b"f" * 500}), keep=1
+        store,
+        lambda _: Captured({"state": b"later", "fixed": b"f" * 500}),
+        keep=1,
+        held_bytes_max=5,
     )
     in_doubt, committed = member.in_doubt(), store.committed()
     for line in told:

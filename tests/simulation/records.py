@@ -17,7 +17,7 @@ from tests.simulation.choices import Menu, evenly, seldom
 from tests.simulation.story import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tests.simulation.world import Process, World
 
@@ -95,6 +95,10 @@ class RemoteRecords:
 
     def delete(self, name: str) -> None:
         self._answer(Call("delete", name))
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.delete(name)
 
     def _answer(self, call: Call) -> Any:
         if self._task is None:

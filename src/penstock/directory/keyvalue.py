@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 
@@ -40,6 +41,10 @@ class Watch(Protocol):
         """Returns True once something has changed since this was last called, or may have. False:
         nothing did in time, or the watch was closed."""
 
+    def call(self, told: Callable[[], None]) -> None:
+        """Has this called as well, for every change from the opening of the watch on, by whichever
+        thread learns of it: it must be quick, and not raise. It spares a thread that waits."""
+
     def close(self) -> None:
         """Ends the watch. Whoever waits is let go."""
 
@@ -61,11 +66,22 @@ class LocalWatch:
         self._told = threading.Condition()
         self._changed = False
         self._closed = False
+        self._call: Callable[[], None] | None = None
 
     def tell(self) -> None:
         with self._told:
             self._changed = True
             self._told.notify_all()
+            call = self._call
+        if call is not None:
+            call()
+
+    def call(self, told: Callable[[], None]) -> None:
+        with self._told:
+            self._call = told
+            changed = self._changed
+        if changed:
+            told()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         with self._told:

@@ -96,7 +96,7 @@ class Coordinator:
         self._failure: Exception | None = None
 
     def start(self) -> Coordinator:
-        self._inbox = Inbox(self._keyvalue, ACKNOWLEDGEMENT_KEY, "penstock epoch leader watch")
+        self._inbox = Inbox(self._keyvalue, ACKNOWLEDGEMENT_KEY)
         self._thread = threading.Thread(
             target=self._run, args=(self._inbox,), name="penstock epoch leader", daemon=True
         )

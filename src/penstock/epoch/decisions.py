@@ -150,8 +150,7 @@ class DecisionLog:
 
     def delete(self, epochs: Iterable[int]) -> None:
         """Those that `prunable` names, and no others."""
-        for epoch in epochs:
-            self._records.delete(_name(epoch))
+        self._records.delete_all([_name(epoch) for epoch in epochs])
 
 
 def prunable(decisions: Iterable[Decision], finished: int) -> list[int]:

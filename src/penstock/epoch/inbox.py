@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """Any thread puts in, one loop takes out. A thread of its own watches the key-value store."""
+    """Any thread puts in, one loop takes out. Whoever learns of a change in the key-value store
+    wakes the loop by itself: a thread between the two would have to wait for its turn."""
 
-    def __init__(self, keyvalue: KeyValue, prefix: str, name: str) -> None:
+    def __init__(self, keyvalue: KeyValue, prefix: str) -> None:
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._watch = keyvalue.watch(prefix)
-        self._watcher = threading.Thread(target=self._forward, name=name, daemon=True)
-        self._watcher.start()
+        self._watch.call(self._wake)
 
     def put(self, item: T) -> None:
         self._items.put(item)
@@ -38,9 +38,7 @@ class Inbox(Generic[T]):
 
     def close(self) -> None:
         self._watch.close()
-        self._items.put(None)
-        self._watcher.join()
+        self._wake()
 
-    def _forward(self) -> None:
-        while self._watch.wait():
-            self._items.put(None)
+    def _wake(self) -> None:
+        self._items.put(None)

@@ -78,6 +78,8 @@ class EpochMember:
         self._inbox: Inbox[FollowerEvent | Exception] | None = None
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._unsent: Acknowledgement | None = None
+        self._heard: dict[int, str] = {}
+        """The announcements that were looked at last."""
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
         self._failure: Exception | None = None
@@ -91,7 +93,7 @@ class EpochMember:
             _LOG.info("member %d: epochs %s are in doubt", self.member, sorted(in_doubt))
         decided = 0 if newest is None else newest.epoch
         self._follower = Follower(self.member, self._patience_seconds, in_doubt, decided)
-        self._inbox = Inbox(self._keyvalue, ANNOUNCEMENT_KEY, f"penstock epoch {self.member} watch")
+        self._inbox = Inbox(self._keyvalue, ANNOUNCEMENT_KEY)
         # What is announced from here on is no longer refused as under way.
         run = functools.partial(self._run, self._follower, self._inbox, self._newest())
         work_off = functools.partial(self._work_off, self._inbox)
@@ -180,6 +182,9 @@ class EpochMember:
         except PenstockError as error:
             put_up_with(error, f"member {self.member} hears no announcements")
             return None
+        if slots == self._heard:
+            return None
+        self._heard = slots
         announcements = []
         for member, text in slots.items():
             try:

@@ -8,6 +8,7 @@ from penstock.errors import LocalProtocolError
 from penstock.postgres import Server, Session, check_name, utf8
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
 NAME_BYTES_MAX: Final = 1_000
@@ -34,7 +35,7 @@ _NAMES: Final = """
     WHERE cluster = %(cluster)s AND name >= %(prefix)s AND name < %(prefix)s || '\\xff'::bytea
     ORDER BY name
 """
-_DELETE: Final = "DELETE FROM penstock.records WHERE cluster = %s AND name = %s"
+_DELETE: Final = "DELETE FROM penstock.records WHERE cluster = %s AND name = ANY(%s)"
 
 
 class PostgresRecords:
@@ -67,7 +68,11 @@ class PostgresRecords:
         return [bytes(name).decode() for (name,) in rows]
 
     def delete(self, name: str) -> None:
-        self._session.run(f"delete the record {name!r}", _DELETE, self._cluster, _encoded(name))
+        self.delete_all((name,))
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        encoded = [_encoded(name) for name in names]
+        self._session.run("delete records", _DELETE, self._cluster, encoded)
 
     def close(self) -> None:
         self._session.close()

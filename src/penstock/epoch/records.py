@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Records(Protocol):
@@ -27,3 +30,6 @@ class Records(Protocol):
 
     def delete(self, name: str) -> None:
         """Does nothing if there is no such record."""
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """The same of many, which is faster than one after the other. A crash may leave any."""

@@ -7,6 +7,7 @@ the consumer notices nothing but the time it takes.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from penstock.shuffle.serving import Served
 
 _SNAPSHOT_TRIES: Final = 3
+_FINGERPRINTS_KEPT: Final = 8
+"""A batch asks for those of its two ends again and again."""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -194,6 +197,7 @@ class Outlet:
         time.sleep(pause)
 
 
+@functools.lru_cache(maxsize=_FINGERPRINTS_KEPT)
 def fingerprint(epoch: Epoch) -> str:
     """Of what an epoch stands for: whoever comes back with its number means the same one."""
     running = RunningChecksum()

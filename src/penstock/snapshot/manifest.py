@@ -1,6 +1,7 @@
 """Manifests: the list of a snapshot's parts. docs/snapshots.md has the layout; this is its code.
 
-A snapshot without a manifest does not exist: it is written last, when all parts are durable.
+A snapshot without a manifest does not exist: it is written last, when all parts are durable. Small
+parts are in the manifest itself: they take no file of their own, and no sync.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from penstock.checksum import checksum
@@ -17,7 +18,9 @@ from penstock.snapshot.errors import DamagedManifestError
 from penstock.snapshot.names import PARTS_MAX, Attempt, parse_label, parse_part
 
 MANIFEST_MAGIC: Final = b"PENSNAPS"
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
+VERSIONS_READ: Final = (1, 2)
+"""In the first, every part was a file."""
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Checked before it is read: PARTS_MAX parts with long names fit."""
 
@@ -30,12 +33,16 @@ JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JS
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of a snapshot. It may have been written for an older one."""
+    """A file of a snapshot, which may have been written for an older one; or some bytes of the
+    manifest."""
 
     name: str
     file: str
+    """Empty: the part is in the manifest."""
     size_bytes: int
     checksum: int
+    data: bytes | None = field(default=None, repr=False)
+    """What the manifest has of it."""
 
     def is_same(self, size_bytes: int, checksum: int) -> bool:
         """Whether those bytes are in this file already, and need not be written again."""
@@ -71,7 +78,8 @@ def encode(manifest: Manifest) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise LocalProtocolError(f"a snapshot's attributes must be JSON: {error}") from error
     fields = _FIELDS.pack(MANIFEST_MAGIC, MANIFEST_VERSION, len(text))
-    data = fields + _CHECKSUM.pack(checksum(fields + text)) + text
+    body = b"".join([text, *(part.data for part in manifest.parts if part.data is not None)])
+    data = fields + _CHECKSUM.pack(checksum(fields + body)) + body
     try:
         same = decode(data, manifest.member, manifest.attempt) == manifest
     except DamagedManifestError as error:
@@ -102,40 +110,49 @@ def decode_stated(data: bytes) -> Manifest:
     magic, version, text_bytes = _FIELDS.unpack_from(data)
     if magic != MANIFEST_MAGIC:
         raise DamagedManifestError("its manifest does not begin as one")
-    if text_bytes != len(data) - HEADER_BYTES:
+    if text_bytes > len(data) - HEADER_BYTES:
         raise DamagedManifestError(
             f"its manifest has {len(data) - HEADER_BYTES} bytes of text, not {text_bytes}"
         )
     (expected,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
-    text = data[HEADER_BYTES:]
-    if checksum(data[: _FIELDS.size] + text) != expected:
+    if checksum(data[: _FIELDS.size] + data[HEADER_BYTES:]) != expected:
         raise DamagedManifestError("its manifest does not match its checksum")
-    if version != MANIFEST_VERSION:
+    if version not in VERSIONS_READ:
         raise DamagedManifestError(
             f"its manifest has format {version}; this Penstock knows {MANIFEST_VERSION}"
         )
+    text_end = HEADER_BYTES + text_bytes
     try:
-        return _from_document(_checked(json.loads(text), dict))
+        document = _checked(json.loads(data[HEADER_BYTES:text_end]), dict)
+        return _from_document(document, data[text_end:])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedManifestError(f"its manifest is not what was agreed: {error}") from error
 
 
-def _from_document(document: dict[str, Any]) -> Manifest:
-    """Raises ValueError, TypeError or KeyError for what no writer of this format writes."""
+def _from_document(document: dict[str, Any], held: bytes) -> Manifest:
+    """Raises ValueError, TypeError or KeyError for what no writer of this format writes. `held` are
+    the bytes of parts that the manifest has, one behind the other."""
     unknown = document.keys() - {"member", "attempt", "watermark", "attributes", "parts"}
     if unknown:
         raise ValueError(f"unknown field {min(unknown)!r}")
     attempt = parse_label(_checked(document["attempt"], str))
     if attempt is None:
         raise ValueError(f"no attempt: {document['attempt']!r}")
-    parts = tuple(_part(*part) for part in _checked(document["parts"], list))
+    parts = []
+    for entry in _checked(document["parts"], list):
+        part = _part(*entry)
+        if not part.file:
+            part, held = _with_data(part, held), held[part.size_bytes :]
+        parts.append(part)
+    if held:
+        raise ValueError(f"{len(held)} bytes belong to no part")
     if len({part.name for part in parts}) != len(parts) or len(parts) > PARTS_MAX:
         raise ValueError(f"{len(parts)} parts are too many, or two have one name")
     watermark = document.get("watermark")
     return Manifest(
         member=_checked(document["member"], int),
         attempt=attempt,
-        parts=parts,
+        parts=tuple(parts),
         attributes=_checked(document.get("attributes", {}), dict),
         watermark=None if watermark is None else _checked(watermark, int),
     )
@@ -148,9 +165,16 @@ def _part(name: object, file: object, size_bytes: object, checksum: object) -> P
         _checked(size_bytes, int),
         int(_checked(checksum, str), 16),
     )
-    if parse_part(part.file) is None or part.size_bytes < 0:
+    if (part.file and parse_part(part.file) is None) or part.size_bytes < 0:
         raise ValueError(f"no part: {part}")
     return part
+
+
+def _with_data(part: Part, held: bytes) -> Part:
+    data = held[: part.size_bytes]
+    if not part.is_same(len(data), checksum(data)):
+        raise ValueError(f"the bytes of part {part.name!r} are not those that were written")
+    return replace(part, data=data)
 
 
 def _checked(value: Any, kind: type) -> Any:

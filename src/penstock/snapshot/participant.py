@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 SNAPSHOTS_KEPT: Final = 3
 """Committed ones. Should the newest be damaged, two are left to go back to."""
-DROP_EVERY: Final = 4
-"""Old snapshots are dropped at a process's first commit and every fourth after it: to list and sync
+HELD_BYTES_MAX: Final = 64 * 1024
+"""Of a snapshot's parts, in its manifest. A part in a file of its own takes two syncs; so many
+bytes are written again with every epoch instead, also if they have not changed."""
+DROP_EVERY: Final = 8
+"""Old snapshots are dropped at a process's first commit and every eighth after it: to list and sync
 the folders takes as long as a small snapshot does. So many less one stay longer than they must."""
 CAPTURED_MAX: Final = 8
 """Epochs captured and not yet prepared or aborted. Each holds a state in memory; a coordinator has
@@ -50,7 +53,10 @@ class SnapshotParticipant:
         *,
         name: str = "snapshot",
         keep: int = SNAPSHOTS_KEPT,
+        needed_from: Callable[[], int] | None = None,
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
+        """`keep` committed ones stay, and all from the epoch that `needed_from` tells."""
         self.name = name
         self.retention_fault: StorageError | None = None
         """Why old snapshots could not be dropped the last time. It is tried again after the next
@@ -58,6 +64,8 @@ class SnapshotParticipant:
         self._store = store
         self._capture = capture
         self._keep = keep
+        self._needed_from = needed_from
+        self._held_bytes_max = held_bytes_max
         self._drop_in = 1
         """Commits until old ones are dropped."""
         self._captured: dict[int, tuple[Barrier, Captured]] = {}
@@ -93,7 +101,10 @@ class SnapshotParticipant:
                 raise CommitFailedError(f"epoch {epoch} was given up while it was written")
 
         attempt = barrier.checkpoint
-        with self._store.begin(epoch, attempt, base=base, proceed=proceed) as writer:
+        held = self._held_bytes_max
+        with self._store.begin(
+            epoch, attempt, base=base, proceed=proceed, held_bytes_max=held
+        ) as writer:
             for name, data in captured.parts.items():
                 writer.add(name, data)
             self._prepared[epoch] = writer.finish(captured.attributes, captured.watermark)
@@ -148,6 +159,9 @@ class SnapshotParticipant:
             protect = set(epochs) - committed
             if self._base is not None:
                 protect.add(self._base.epoch)
+            if self._needed_from is not None:
+                needed_from = self._needed_from()
+                protect |= {epoch for epoch in epochs if epoch >= needed_from}
             counts = (committed - self._damaged).__contains__
             self._store.retain(self._keep, protect, counts=counts)
         except StorageError as error:

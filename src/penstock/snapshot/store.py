@@ -37,9 +37,6 @@ ORPHAN_SECONDS_MIN: Final = 24 * 3_600.0
 """A part to which no manifest refers after a day is of an attempt whose process died. Attempts take
 seconds to minutes; clocks of machines and stores differ by less than that too."""
 
-_MARK: Final = b"committed\n"
-"""For who looks into it. Only the name counts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -101,18 +98,27 @@ class SnapshotStore:
         *,
         base: Snapshot | None = None,
         proceed: Callable[[], None] | None = None,
+        held_bytes_max: int = 0,
     ) -> SnapshotWriter:
         """Begins a snapshot. Of several attempts at one epoch the highest counts: give them numbers
         that rise, such as the checkpoint's. Parts that are the same in the base are not written
         again: give one that this process has written or verified, or else damage is carried on.
-        `proceed` is called before each piece is written, and may raise to end it."""
+        `proceed` is called before each piece is written, and may raise to end it. Parts of up to
+        `held_bytes_max` in all are kept in the manifest, and take no file."""
         if base is not None and (base.member != self.member or base.epoch >= epoch):
             raise LocalProtocolError(
                 f"epoch {base.epoch} of member {base.member} cannot be the base of "
                 f"epoch {epoch} of member {self.member}: a base is older, and of the same member"
             )
         identity = Attempt.new(epoch, attempt)
-        writer = SnapshotWriter(self._storage, self.member, identity, base, proceed)
+        writer = SnapshotWriter(
+            self._storage,
+            self.member,
+            identity,
+            base,
+            proceed=proceed,
+            held_bytes_max=held_bytes_max,
+        )
         self._writers.add(writer)
         return writer
 
@@ -160,7 +166,7 @@ class SnapshotStore:
         if not finished:
             raise MissingSnapshotError(self.member, epoch)
         attempt = max(finished)
-        self._storage.create(attempt.mark, _MARK)
+        self._storage.create_empty(attempt.mark)
         return attempt
 
     def forget(self, epoch: int) -> None:
@@ -193,24 +199,31 @@ class SnapshotStore:
         if keep < 1:
             raise LocalProtocolError(f"cannot keep {keep} snapshots: the newest always stays")
         parts = self._storage.entries(PARTS)
-        finished, marked = self._listed(MANIFESTS), self._listed(COMMITTED)
+        finished, marked = set(self._listed(MANIFESTS)), self._listed(COMMITTED)
         counting = rules.counting_attempts(finished, marked)
         manifests: dict[Attempt, Manifest | None] = {}  # so that each is read once
-        for epoch, attempt in counting.items():
+        readable: set[int] = set()
+        for epoch in sorted(counting, reverse=True):
+            attempt = counting[epoch]
             if (counts is None or counts(epoch)) and attempt in finished:
                 manifests[attempt] = self._try(attempt)
-        readable = {attempt.epoch for attempt, manifest in manifests.items() if manifest}
+                if manifests[attempt] is not None:
+                    readable.add(epoch)
+            if len(readable) == keep:
+                break
         oldest = rules.oldest_kept(readable, keep)
         dropped = rules.outlived(finished, oldest, protect)
         self._storage.delete_all(attempt.manifest for attempt in dropped)
-        left = [attempt for attempt in finished if attempt not in dropped]
+        left = finished.difference(dropped)
         self._storage.delete_all(
             attempt.mark for attempt in rules.outlived(marked, oldest, protect)
         )
-        referred, unreadable = self._referred(left, manifests)
-        orphans = rules.orphans(parts, referred, oldest, self._clock() - ORPHAN_SECONDS_MIN)
-        if unreadable:
-            orphans = []
+        silent_before = self._clock() - ORPHAN_SECONDS_MIN
+        orphans = rules.orphans(parts, (), oldest, silent_before)
+        unreadable = sorted({one.epoch for one in left if manifests.get(one, one) is None})
+        if orphans:  # else it does not matter to what others refer: they need not be read
+            referred, unreadable = self._referred(left, manifests)
+            orphans = [] if unreadable else [one for one in orphans if one.name not in referred]
         self._storage.delete_all(part.name for part in orphans)
         return Retained(
             sorted({attempt.epoch for attempt in dropped}),

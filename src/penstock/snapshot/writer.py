@@ -38,15 +38,19 @@ class SnapshotWriter:
         member: int,
         attempt: Attempt,
         base: Snapshot | None,
+        *,
         proceed: Callable[[], None] | None = None,
+        held_bytes_max: int = 0,
     ) -> None:
         """`proceed` is called before each piece is taken. It raises if there is no point in going
-        on."""
+        on. Of parts that are given whole or as a list, so many bytes are put into the manifest
+        instead of files of their own."""
         self._storage = storage
         self._member = member
         self._attempt = attempt
         self._base = base
         self._proceed = proceed
+        self._may_hold = held_bytes_max
         self._parts: dict[str, Part] = {}
         self._written: set[Part] = set()
         self._begun = 0
@@ -70,21 +74,29 @@ class SnapshotWriter:
             return set()
         based = self._base.parts.values() if self._base is not None else ()
         own = {self._attempt.part(index) for index in range(self._begun)}
-        return {part.file for part in based} | own
+        return {part.file for part in based if part.file} | own
 
     def add(self, name: str, data: PartData) -> Part:
         """Writes a part, durably. If the base has the same bytes under that name, its file is
-        referred to, and nothing is written."""
+        referred to, and nothing is written. What fits into the manifest becomes durable with it."""
         self._check_new(name)
         pieces = (data,) if isinstance(data, bytes | memoryview | pa.Buffer) else data
         old = self._base.parts.get(name) if self._base is not None else None
-        if old is not None and isinstance(pieces, Sequence):
+        if isinstance(pieces, Sequence) and (old is not None or self._may_hold > 0):
             summed = _Summed(pieces, self._proceed)
             for _ in summed:
                 pass
-            if old.is_same(summed.size_bytes, summed.checksum):
+            if old is not None and old.is_same(summed.size_bytes, summed.checksum):
                 self._parts[name] = old
+                self._may_hold -= 0 if old.data is None else old.size_bytes
                 return old
+            if summed.size_bytes <= self._may_hold:
+                self._may_hold -= summed.size_bytes
+                data = b"".join(memoryview(piece).cast("B") for piece in pieces)
+                part = Part(name, "", summed.size_bytes, summed.checksum, data)
+                self._parts[name] = part
+                self._written.add(part)
+                return part
         summed = _Summed(pieces, self._proceed)
         file = self._attempt.part(self._begun)
         self._begun += 1

@@ -46,6 +46,9 @@ class ArrowFiles:
         stream.close()
         return True
 
+    def create_empty(self, name: str) -> bool:
+        return self.create(name, ())
+
     def open(self, name: str) -> pa.NativeFile | None:
         try:
             return self._filesystem.open_input_file(self._path(name))
@@ -60,6 +63,9 @@ class ArrowFiles:
 
     def settle(self, name: str) -> None:
         """What an object store shows is durable."""
+
+    def names(self, folder: str) -> list[str]:
+        return [entry.name for entry in self.entries(folder)]
 
     def entries(self, folder: str) -> list[Entry]:
         base = f"{self._folder}/{folder}" if folder else self._folder

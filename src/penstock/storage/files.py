@@ -34,6 +34,9 @@ class Files(Protocol):
     def create(self, name: str, pieces: Iterable[Piece]) -> bool:
         """Writes a file, durably and whole. False if there is one of that name."""
 
+    def create_empty(self, name: str) -> bool:
+        """The same of a file without contents: its name is all that it says."""
+
     def open(self, name: str) -> pa.NativeFile | None:
         """A file to read from any place in it, or None if there is none."""
 
@@ -42,8 +45,11 @@ class Files(Protocol):
     def settle(self, name: str) -> None:
         """Makes sure that a file which was just seen is not lost in a power cut."""
 
+    def names(self, folder: str) -> list[str]:
+        """Of all files in a folder and in those within it, in any order, settled."""
+
     def entries(self, folder: str) -> list[Entry]:
-        """All files in a folder and in those within it, in any order, settled."""
+        """The same files, with what is known of them."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes those that are there, durably. A crash may leave any of them."""

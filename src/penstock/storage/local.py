@@ -35,6 +35,8 @@ class LocalFiles:
     3. the temporary name is removed,
     4. the folder is synced.
 
+    A file without contents is created under its name at once: there is nothing to be half there.
+
     Between 2 and 4 others see a name that a power cut could still take. Whoever is shown a name
     has its folder synced first, and so never acts on what may be lost. That is done once for each
     file: a sync takes milliseconds, also if there is nothing to sync.
@@ -64,11 +66,22 @@ class LocalFiles:
             status = _status(path)
         else:
             created = False
-        if not created and status is not None and stat.S_ISDIR(status.st_mode):
-            raise LocalProtocolError(f"{name!r} is a folder here; a name is a file or a folder")
-        if status is not None:
-            self._settle(path.parent, {name: status})
+        self._settle_created(name, status)
         return created
+
+    def create_empty(self, name: str) -> bool:
+        path = self._folder / name
+        self._make_folder(path.parent)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            self._settle_created(name, _status(path))
+            return False
+        try:
+            self._settle_created(name, os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+        return True
 
     def open(self, name: str) -> pa.NativeFile | None:
         # Read, not mapped into memory: a bad sector is then an error, not the end of the process,
@@ -89,6 +102,26 @@ class LocalFiles:
         status = _status(path)
         if status is not None:
             self._settle(path.parent, {name: status})
+
+    def names(self, folder: str) -> list[str]:
+        """What is settled already is told by its inode, which the listing has: a file is looked at
+        once. Nobody creates a name again that was deleted, so a name's inode is enough for that."""
+        found = []
+        for below, files in self._walk(folder):
+            unknown = {}
+            for file in files:
+                if file.name.startswith("."):
+                    continue
+                name = f"{below}/{file.name}" if below else file.name
+                settled = self._settled.get(name)
+                if settled is None or settled[0] != file.inode():
+                    try:
+                        unknown[name] = file.stat()
+                    except FileNotFoundError:  # deleted meanwhile
+                        continue
+                found.append(name)
+            self._settle(self._folder / below, unknown)
+        return found
 
     def entries(self, folder: str) -> list[Entry]:
         found = []
@@ -130,6 +163,12 @@ class LocalFiles:
                 with contextlib.suppress(FileNotFoundError):  # its writer has come to its end
                     if file.stat().st_mtime < modified_before_seconds:
                         yield Path(file.path)
+
+    def _settle_created(self, name: str, status: os.stat_result | None) -> None:
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            raise LocalProtocolError(f"{name!r} is a folder here; a name is a file or a folder")
+        if status is not None:
+            self._settle((self._folder / name).parent, {name: status})
 
     def _settle(self, folder: Path, seen: Mapping[str, os.stat_result]) -> None:
         """Makes sure that files of a folder, which were seen, keep their names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import time
 from typing import TYPE_CHECKING
 
@@ -174,6 +175,21 @@ def test_every_watch_is_told(family: Family) -> None:
     assert [waiter.result() for waiter in waiters] == [True] * 4
     for watch in watches:
         watch.close()
+
+
+def test_a_watch_calls_for_changes_also_for_those_before(family: Family) -> None:
+    first, second = family.open(1), family.open(2)
+    acquainted(first, second)
+    called: queue.SimpleQueue[None] = queue.SimpleQueue()
+    with second.watch("step") as watch:
+        first.write("step", "1")
+        until(second, lambda: second.read(1, "step") == "1", "the first step")
+        watch.call(lambda: called.put(None))
+        called.get(timeout=WAIT_SECONDS_MAX)  # of a change that nobody waited for
+        first.write("step", "2")
+        while second.read(1, "step") != "2":
+            called.get(timeout=WAIT_SECONDS_MAX)
+        assert watch.wait(WAIT_SECONDS_MAX), "who waits is woken all the same"
 
 
 def test_closing_a_watch_lets_its_waiter_go(family: Family) -> None:

@@ -372,7 +372,7 @@ def test_a_shuffles_folder_is_verified_and_every_damaged_file_is_named(
     assert "feed, sound" in run("inspect", str(feed), "--verify").stdout
     assert _tree(feed) == before
     report = inspect_folder(feed, verify=True)
-    for kind in ("queue segments", "queue floors", "snapshot manifests", "snapshot parts",
+    for kind in ("queue segments", "queue floors", "snapshot manifests",
                  "marks of committed snapshots", "epoch decisions", "lease records",
                  "assignments", "positions of `penstock shuffle`"):  # fmt: skip
         assert report.groups[kind].files, kind
@@ -392,13 +392,27 @@ def test_a_shuffles_folder_is_verified_and_every_damaged_file_is_named(
 
 
 def test_parts_of_a_shuffles_snapshot_are_understood(feed: Path) -> None:
-    kinds = set()
+    """In their manifests, where small ones are, and in files of their own."""
+    kinds: dict[str, set[str]] = {"within": set(), "files": set()}
+    for member in (0, 1):
+        store = SnapshotStore(Storage.open(feed / "cluster" / "snapshots"), member)
+        newest = store.load(store.epochs()[-1])
+        path = feed / "cluster" / "snapshots" / f"member-{member}" / newest.attempt.manifest
+        report = inspect_file(path, None)
+        assert not report.damages, report.damages
+        for name, within in report.facts["within"].items():
+            assert within["rows"] or name == "consumed", within
+            kinds["within"].add(name)
+        with store.begin(newest.epoch + 1) as writer:
+            for name in newest.parts:
+                writer.add(name, newest.part(name))
+            writer.finish()
     for path in sorted(feed.glob("cluster/snapshots/*/parts/*")):
         report = inspect_file(path, None)
         assert not report.damages, report.damages
-        if report.facts:
-            kinds.add(str(report.facts["part"]))
-    assert kinds >= {"frontier", "consumed", "queue", "slice-0"}
+        assert report.rows or report.facts["part"] == "consumed", path
+        kinds["files"].add(str(report.facts["part"]))
+    assert kinds["within"] == kinds["files"] == {"frontier", "consumed", "queue", "slice-0"}
 
 
 def test_damage_within_an_epoch_makes_the_exit_code_1(feed: Path, run: Run) -> None:

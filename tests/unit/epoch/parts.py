@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import FencedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.checkpoint.barrier import Barrier
     from penstock.directory.keyvalue import KeyValue, Watch
@@ -47,6 +47,10 @@ class MemoryRecords:
         self.before("delete", name)
         with self._lock:
             self.values.pop(name, None)
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.delete(name)
 
 
 class FencedKeyValue:

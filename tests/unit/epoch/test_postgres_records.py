@@ -126,6 +126,10 @@ def test_names_are_listed_by_prefix_in_order(
         assert records.names(prefix) == sorted(each for each in names if each.startswith(prefix))
         for name in names:
             assert records.read(name) == name.encode()
+        some = sorted(names)[::2]
+        records.delete_all([*some, "of no record"])
+        assert records.names() == sorted(names.difference(some))
+        for name in names:
             records.delete(name)
         assert records.names() == []
 

@@ -24,7 +24,7 @@ from penstock.sinks.batches import Decisions, commit_batch
 from penstock.sinks.two_phase import Batch, Decision, Part, TwoPhaseSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -119,6 +119,10 @@ class MemoryRecords:
     def delete(self, name: str) -> None:
         self._world.pause()
         self._world.records.pop(name, None)
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.delete(name)
 
 
 class ModelSink(TwoPhaseSink):

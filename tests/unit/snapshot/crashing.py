@@ -43,6 +43,13 @@ class CrashingFiles:
             return created
         raise Crash
 
+    def create_empty(self, name: str) -> bool:
+        if self._may():
+            created = self._files.create_empty(name)
+            self._after()
+            return created
+        raise Crash
+
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
             if not self._may():
@@ -58,6 +65,9 @@ class CrashingFiles:
 
     def settle(self, name: str) -> None:
         self._files.settle(name)
+
+    def names(self, folder: str) -> list[str]:
+        return self._files.names(folder)
 
     def entries(self, folder: str) -> list[Entry]:
         return self._files.entries(folder)

@@ -34,10 +34,17 @@ def storage(request: pytest.FixtureRequest) -> Iterator[Storage]:
 class Member:
     """A process with a state: what has come so far, and a part that never changes."""
 
-    def __init__(self, storage: Storage, keep: int = 3) -> None:
+    def __init__(self, storage: Storage, keep: int = 3, held_bytes_max: int = 0) -> None:
         self.state = b""
+        self.needed_from = 1_000
         self.store = SnapshotStore(storage, 1, clock=lambda: 0.0)
-        self.participant = SnapshotParticipant(self.store, self._capture, keep=keep)
+        self.participant = SnapshotParticipant(
+            self.store,
+            self._capture,
+            keep=keep,
+            needed_from=lambda: self.needed_from,
+            held_bytes_max=held_bytes_max,
+        )
         self.epochs: Participant = self.participant
 
     def _capture(self, barrier: Barrier) -> Captured:
@@ -130,6 +137,46 @@ def test_parts_that_did_not_change_are_not_written_again(storage: Storage) -> No
     assert large() == 3, "a process that has verified nothing writes everything"
 
 
+@pytest.mark.parametrize(("held_bytes_max", "files"), [(0, 3), (4, 2), (1_003, 1), (10**6, 1)])
+def test_small_parts_are_in_the_manifest(storage: Storage, held_bytes_max: int, files: int) -> None:
+    """The state has three bytes, the other part a thousand."""
+    member = Member(storage, held_bytes_max=held_bytes_max)
+    member.prepare(1, b"one")
+    assert len(storage.names()) == files
+    member.epochs.commit(1)
+    restarted = Member(storage, held_bytes_max=held_bytes_max)
+    recovery = restarted.participant.recover()
+    assert state_of(recovery) == (1, b"one")
+    for epoch, state in ((2, b"two"), (3, b"two")):  # that has not changed, too
+        restarted.advance(epoch, state)
+        again = Member(storage).participant.recover()
+        assert state_of(again) == (epoch, state)
+        assert again.chosen is not None
+        assert again.chosen.part("fixed").to_pybytes() == b"f" * 1_000
+
+
+def test_a_part_that_grew_or_shrank_moves_between_manifest_and_file(storage: Storage) -> None:
+    member = Member(storage, held_bytes_max=100)
+    for epoch, size in enumerate((10, 101, 101, 100, 90), 1):
+        member.advance(epoch, b"s" * size)
+        newest = member.store.load(epoch)
+        assert bool(newest.parts["state"].file) == (size > 100)
+        assert newest.part("state").size == size
+        newest.verify()
+
+
+def test_what_somebody_needs_is_kept(storage: Storage) -> None:
+    member = Member(storage, keep=2)
+    member.needed_from = 3
+    for epoch in range(1, DROP_EVERY + 2):
+        member.advance(epoch, b"state")
+    assert member.store.epochs() == list(range(3, DROP_EVERY + 2))
+    member.needed_from = DROP_EVERY + 1
+    for epoch in range(DROP_EVERY + 2, 2 * DROP_EVERY + 2):
+        member.advance(epoch, b"state")
+    assert member.store.epochs() == list(range(DROP_EVERY + 1, 2 * DROP_EVERY + 2))
+
+
 def test_a_damaged_part_is_not_carried_on(storage: Storage) -> None:
     member = Member(storage, keep=1)
     member.advance(1, b"one", Flags.FULL_SNAPSHOT)
@@ -175,16 +222,17 @@ def test_damaged_snapshots_do_not_count_as_kept(storage: Storage) -> None:
 def test_old_snapshots_are_dropped_but_never_one_in_doubt(storage: Storage) -> None:
     member = Member(storage, keep=2)
     member.prepare(1, b"in doubt")
-    for epoch in range(2, 7):
+    last = DROP_EVERY + 2
+    for epoch in range(2, last + 1):
         member.advance(epoch, str(epoch).encode())
-    assert member.store.epochs() == [1, 5, 6]
+    assert member.store.epochs() == [1, last - 1, last]
     assert member.epochs.in_doubt() == [1]
     member.epochs.commit(3)
     with pytest.raises(LocalProtocolError, match="cannot commit: member 1 has no snapshot"):
-        member.epochs.commit(7)
+        member.epochs.commit(last + 1)
     member.epochs.commit(1)
     assert member.epochs.in_doubt() == []
-    assert state_of(member.participant.recover()) == (6, b"6")
+    assert state_of(member.participant.recover()) == (last, str(last).encode())
 
 
 def test_a_later_attempt_at_the_same_epoch_counts(storage: Storage) -> None:
@@ -255,12 +303,12 @@ def test_a_commit_does_not_fail_because_nothing_can_be_dropped(
 
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "delete_all", fail)
-        member.advance(10, b"ten")
+        member.advance(20, b"twenty")
     assert str(member.participant.retention_fault).startswith("cannot delete x in here: not now")
-    assert state_of(member.participant.recover()) == (10, b"ten")
-    member.advance(11, b"eleven")
+    assert state_of(member.participant.recover()) == (20, b"twenty")
+    member.advance(21, b"more")
     assert member.participant.retention_fault is None
-    assert member.store.epochs() == [11]
+    assert member.store.epochs() == [21]
 
 
 def test_old_snapshots_are_dropped_now_and_then() -> None:
@@ -270,7 +318,8 @@ def test_old_snapshots_are_dropped_now_and_then() -> None:
         member.advance(epoch, b"state")
         there.append(len(member.store.epochs()))
     assert max(there) == 2 + DROP_EVERY - 1
-    assert [epoch for epoch, count in enumerate(there, 1) if count == 2] == [2, 5, 9]
+    dropped = [1 + DROP_EVERY, 1 + 2 * DROP_EVERY]
+    assert [epoch for epoch, count in enumerate(there, 1) if count == 2] == [2, *dropped]
 
 
 @given(
@@ -280,11 +329,12 @@ def test_old_snapshots_are_dropped_now_and_then() -> None:
             st.none() | st.tuples(st.integers(1, 8), st.booleans()),
         ),
         max_size=8,
-    )
+    ),
+    st.sampled_from((0, 64 * 1024)),
 )
-@settings(max_examples=200)
+@settings(max_examples=300)
 def test_a_decision_holds_wherever_the_member_died(
-    decisions: list[tuple[str, tuple[int, bool] | None]],
+    decisions: list[tuple[str, tuple[int, bool] | None]], held_bytes_max: int
 ) -> None:
     """A coordinator that remembers what it decided: commit only what was prepared. The member dies
     at any change, starts again, and is told again."""
@@ -294,7 +344,7 @@ def test_a_decision_holds_wherever_the_member_died(
 
     def start(crash: tuple[int, bool] | None = None) -> Member:
         used = CrashingFiles(files, crash[0], done=crash[1]) if crash else files
-        member = Member(Storage(used, "memory"), keep=2)
+        member = Member(Storage(used, "memory"), keep=2, held_bytes_max=held_bytes_max)
         member.participant.recover()
         return member
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,7 +24,6 @@ from penstock.storage import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 NOBODY = 65_534
 
@@ -160,6 +160,7 @@ def test_what_is_shown_is_durable(storage: Storage, monkeypatch: pytest.MonkeyPa
         lambda other: other.read("x/a"),
         lambda other: other.names("x/"),
         lambda other: not other.create("x/a", b"other"),
+        lambda other: not other.create_empty("x/a"),
     ]
     for way in ways:
         other = Storage.open(storage.place)
@@ -172,6 +173,49 @@ def test_what_is_shown_is_durable(storage: Storage, monkeypatch: pytest.MonkeyPa
         assert synced == [], "once is enough"
     assert storage.names() == ["x/a"]
     assert synced == [], "its own it knows"
+
+
+def test_a_file_without_contents_takes_one_sync(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.create("x/first", b"here")  # the folder is there from here on
+    real, synced = os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert storage.create_empty("x/mark")
+    assert synced == [str(tmp_path / "storage" / "x")]
+    assert storage.read("x/mark") == b""
+    assert not storage.create_empty("x/mark")
+    with pytest.raises(LocalProtocolError, match="'x' is a folder"):
+        storage.create_empty("x")
+    assert hidden(tmp_path) == []
+
+
+def test_a_listing_settles_what_it_did_not_know(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.create("x/a", b"here")
+    storage.create("x/b", b"here")
+    folder = tmp_path / "storage" / "x"
+    synced: list[str] = []
+    monkeypatch.setattr(
+        "penstock.storage.local.sync_folder", lambda folder: synced.append(folder.name)
+    )
+    assert storage.names("x/") == ["x/a", "x/b"]
+    assert synced == [], "its own it knows"
+    (folder / "c").write_bytes(b"of another process, not yet synced")
+    assert storage.names("x/") == ["x/a", "x/b", "x/c"]
+    assert synced == ["x"]
+    assert storage.names("x/") == ["x/a", "x/b", "x/c"]
+    assert synced == ["x"], "once is enough"
+    (folder / "a").rename(folder / ".kept")  # so that its inode is not given to the next
+    (folder / "a").write_bytes(b"another file")
+    assert storage.names("x/") == ["x/a", "x/b", "x/c"]
+    assert synced == ["x", "x"]
 
 
 def test_a_file_of_the_same_name_is_another_file(

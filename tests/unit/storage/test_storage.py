@@ -30,7 +30,7 @@ NAMES = ("a", "ab", "b/a", "b/ab", "b/c/d", "b/c/e", "c-1/x")
 @given(
     steps=st.lists(
         st.tuples(
-            st.sampled_from(("create", "pieces", "delete", "delete-all")),
+            st.sampled_from(("create", "pieces", "empty", "delete", "delete-all")),
             st.sampled_from(NAMES),
             st.binary(max_size=20),
         ),
@@ -51,6 +51,9 @@ def test_as_a_dictionary(kind: str, steps: list[tuple[str, str, bytes]], prefix:
                 pieces: list[Piece] = [value[:3], memoryview(value[3:5]), pa.py_buffer(value[5:])]
                 assert storage.create_from(name, pieces) == (name not in model)
                 model.setdefault(name, value)
+            elif step == "empty":
+                assert storage.create_empty(name) == (name not in model)
+                model.setdefault(name, b"")
             elif step == "delete":
                 records.delete(name)
                 model.pop(name, None)

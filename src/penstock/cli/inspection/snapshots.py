@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.snapshot.manifest import Manifest, Part
 
+ROWS_WITHIN_MAX: Final = 100
+"""Shown of a part that is in its manifest: it is one fact among others there."""
+
 
 def inspect_manifest(path: Path, limit: int | None) -> Report:
     report = Report(path, "snapshot manifest", limit)
@@ -38,6 +41,9 @@ def inspect_manifest(path: Path, limit: int | None) -> Report:
         "watermark": manifest.watermark,
         "attributes": dict(manifest.attributes),
     }
+    within = {part.name: part.data for part in manifest.parts if part.data is not None}
+    if within:
+        report.facts["within"] = {name: _within(path, name, data) for name, data in within.items()}
     is_placed = path.parent.name == MANIFESTS.strip("/")
     if not is_placed:
         report.notes.append("it is not in a member's folder: its parts were not looked at")
@@ -51,9 +57,20 @@ def inspect_manifest(path: Path, limit: int | None) -> Report:
             except CorruptSnapshotError as error:
                 report.damaged(error.reason)
                 sound = False
-        row = {"part": part.name, "file": part.file, "bytes": part.size_bytes, "sound": sound}
+        file = part.file or "this manifest"
+        row = {"part": part.name, "file": file, "bytes": part.size_bytes, "sound": sound}
         report.add([row | {"checksum": f"{part.checksum:016x}"}])
     return report
+
+
+def _within(path: Path, name: str, data: bytes) -> dict[str, object]:
+    """What a part has that is in its manifest. Its bytes were checked with that."""
+    shown = Report(path, "snapshot part", ROWS_WITHIN_MAX)
+    try:
+        _show(shown, name, pa.py_buffer(data))
+    except (PenstockError, pa.ArrowException, ValueError, KeyError) as error:
+        return {"cannot be understood": str(error)}
+    return {**shown.facts, "rows": shown.rows}
 
 
 def _read(path: Path) -> Manifest:

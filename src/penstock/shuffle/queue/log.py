@@ -28,7 +28,6 @@ from penstock.shuffle.queue.errors import (
     QueueWriteError,
 )
 from penstock.shuffle.queue.segment import (
-    BLOCKS_MAX,
     FLOOR_NAME,
     TEMPORARY_SUFFIX,
     Floor,
@@ -51,6 +50,10 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A segment that has this much is full. Segments are what reclaim frees, and compress rewrites."""
+SEGMENT_BLOCKS_MAX: Final = 256
+"""Or so many blocks, which is far below what an LSN has room for. A reader looks at every block
+of the segments that are left: with documents that trickle in, blocks are small, and 64 MiB of them
+would be looked at, over and over, for a few rows at their end."""
 _PIECES_MAX: Final = 1024
 """As many the system takes in one call."""
 
@@ -283,7 +286,7 @@ class QueueLog:
         return (
             self.segment == 0
             or self._sizes[self.segment] >= self._segment_bytes_max
-            or self._blocks == BLOCKS_MAX
+            or self._blocks >= SEGMENT_BLOCKS_MAX
         )
 
     def _roll(self) -> None:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 SEGMENT_MAGIC: Final = b"PSTKQSEG"
 FLOOR_MAGIC: Final = b"PSTKQFLR"
 VERSION: Final = 1
-BLOCKS_MAX: Final = 1 << 16
 COMPRESSED: Final = 1
 _HEADER: Final = struct.Struct("<8sIIQQQQ")
 _SUFFIX: Final = ".queue"

@@ -6,6 +6,7 @@ Two threads: one hears and answers, the other begins an epoch whenever there is 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from penstock.frontier import Frontier
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
+from penstock.shuffle.session.pacing import Pacing
 from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
@@ -53,11 +55,8 @@ if TYPE_CHECKING:
 
 EPOCH_SECONDS: Final = 1.0
 EPOCHS_AHEAD_MAX: Final = 256
-"""A consumer that lags by so many is given no more: what comes meanwhile is in the next one. So the
+"""A consumer that lags by so many is given no more: what comes meanwhile is in the next one. The
 snapshots of those it may still ask for are kept."""
-SNAPSHOTS_KEPT: Final = 2 * EPOCHS_AHEAD_MAX
-HURRY_SECONDS: Final = 0.02
-"""Between epochs that are asked for as soon as can be."""
 WAKE_SECONDS: Final = 0.5
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
@@ -90,7 +89,7 @@ class Session:
         self.failure: BaseException | None = None
         self.statuses: dict[int, Mapping[str, float]] = {}
         """What each member did so far."""
-        self._epoch_seconds = epoch_seconds
+        self._pacing = Pacing(epoch_seconds)
         self._diagnose = diagnose or (lambda error: error)
         self._store = store
         self._place = place
@@ -115,7 +114,6 @@ class Session:
         self._epochs: deque[Epoch] = deque([resume.readable])
         self._changed = threading.Condition(self._lock)
         self._wants_epoch = False
-        self._hurries = False
         self._closing = threading.Event()
         self._receiver = Receiver(
             security,
@@ -126,7 +124,9 @@ class Session:
         )
         self._sender = Sender(security, keyvalue)
         snapshots = SnapshotStore(place.within(SNAPSHOTS), control.SESSION)
-        self._participant = SnapshotParticipant(snapshots, self._captured, keep=SNAPSHOTS_KEPT)
+        self._participant = SnapshotParticipant(
+            snapshots, self._captured, needed_from=lambda: self._record.consumed.number
+        )
         self._epoch_member = EpochMember(keyvalue, DecisionLog(place), [self._participant])
         # Whoever has this Session holds the lock of the shuffle's folder: an earlier one is gone.
         self._coordinator = Coordinator(
@@ -161,16 +161,23 @@ class Session:
         self, after: int, timeout_seconds: float | None = None, *, hurry: bool = False
     ) -> Epoch | None:
         """The newest epoch, once it is above this one. None after the timeout. In a hurry, the next
-        one begins as soon as there is something for it, and not when it is due."""
+        one begins as soon as there is something for it, and not when it is due; and the one after
+        that so that it is there when the consumer comes back."""
         with self._changed:
-            if hurry and self._epochs[-1].number <= after and not self._hurries:
-                self._hurries = True
-                self._changed.notify_all()
+            if hurry:
+                self._pacing.asked(time.monotonic())
+                if self._epochs[-1].number <= after:
+                    self._pacing.waits()
+                    self._changed.notify_all()
             self._changed.wait_for(
                 lambda: self._epochs[-1].number > after or self.failed.is_set(), timeout_seconds
             )
             self.check()
-            return self._epochs[-1] if self._epochs[-1].number > after else None
+            if self._epochs[-1].number <= after:
+                return None
+            if hurry:
+                self._pacing.given(time.monotonic())
+            return self._epochs[-1]
 
     def epochs(self, after: int) -> list[Epoch]:
         """Those of this session that are above this one."""
@@ -362,32 +369,30 @@ class Session:
 
     def _lead(self) -> None:
         while not self._closing.is_set():
-            begun = time.monotonic()
             if self._wait_for_news():
                 self._lead_epoch()
-            self._closing.wait(max(0.0, begun + HURRY_SECONDS - time.monotonic()))
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._closing.is_set() or self._hurries,
-                    max(0.0, begun + self._epoch_seconds - time.monotonic()),
-                )
+                with self._lock:
+                    self._pacing.ended(time.monotonic())
 
     def _is_epoch_due(self) -> bool:
         ahead = self._epochs[-1].number - self._record.consumed.number
-        may_begin = ahead < EPOCHS_AHEAD_MAX or self._state.recovery
-        return may_begin and (self._state.has_ready or self._wants_epoch)
+        if ahead >= EPOCHS_AHEAD_MAX and not self._state.recovery:
+            return False
+        if self._state.frontier.unresolved_hints:
+            return self._state.has_ready  # before what was lost is fetched, there is none to be had
+        return self._state.has_ready or self._wants_epoch
 
     def _wait_for_news(self) -> bool:
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._closing.is_set() or self._is_epoch_due(), WAKE_SECONDS
-            )
-            if self._closing.is_set() or not self._is_epoch_due():
+            if self._closing.is_set():
                 return False
-            if self._state.frontier.unresolved_hints and not self._state.has_ready:
-                return False  # what was lost is not yet fetched: there is no epoch to be had
+            seconds = self._pacing.due_at - time.monotonic() if self._is_epoch_due() else math.inf
+            if seconds > 0:
+                self._changed.wait(min(seconds, WAKE_SECONDS))  # or until something changes
+                return False
             # Fixed before the epoch is announced: all of it is in the queues then.
-            self._wants_epoch = self._hurries = False
+            self._wants_epoch = False
+            self._pacing.begun(time.monotonic())
             self._state.take()
             self._record = SessionRecord(
                 self._state.frontier, self._record.consumed, self._state.next_read

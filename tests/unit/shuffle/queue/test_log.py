@@ -63,7 +63,7 @@ def test_lsns_count_blocks_and_segments(tmp_path: Path) -> None:
 def test_a_segment_has_a_limited_number_of_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "BLOCKS_MAX", 2)
+    monkeypatch.setattr(log_module, "SEGMENT_BLOCKS_MAX", 2)
     lsns = filled(tmp_path, 5, 10**6)
     assert lsns == [lsn_of(1, 0), lsn_of(1, 1), lsn_of(2, 0), lsn_of(2, 1), lsn_of(3, 0)]
     assert ids(tmp_path, lsns[-1]) == list(range(1, 16))
