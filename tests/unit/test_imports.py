@@ -75,6 +75,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "pyarrow", "grpc"},
     ),
+    "watch": ({"errors"}, set()),
     "transport": (
         {"errors", "checksum", "checkpoint", "routing", "directory"},
         {"pyarrow", "cryptography", "grpc"},
