@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import click
 
+from penstock.cli.commands.abort import abort
 from penstock.cli.commands.append import append
 from penstock.cli.commands.completion import completion
 from penstock.cli.commands.demo import demo
@@ -19,6 +20,7 @@ from penstock.cli.commands.read import read
 from penstock.cli.commands.recover import recover
 from penstock.cli.commands.run import run
 from penstock.cli.commands.shuffle import shuffle
+from penstock.cli.commands.web import web
 from penstock.errors import PenstockError
 
 
@@ -89,7 +91,9 @@ for command in (
     append,
     read,
     shuffle,
+    web,
     recover,
+    abort,
     inspect,
     doctor,
     completion,

@@ -9,33 +9,30 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.web.feeds import Feeds, Look
+    from penstock.web.feeds import Look
 
 _URGENCY: Final = ("stuck", "down", "waiting", "healthy")
 """Which of several feeds is shown unless one is chosen."""
 
 
-def summaries(feeds: Feeds) -> list[dict[str, Any]]:
-    return [_summary(look) for look in feeds.look_at_all()]
-
-
-def event_text(feeds: Feeds, name: str | None) -> bytes:
+def event_text(
+    looks: Sequence[Look], look: Look | None, *, places: list[str], aborts: list[dict[str, Any]]
+) -> bytes:
     """JSON in one line. The state is passed on as it was written."""
-    looks = feeds.look_at_all()
-    look = _chosen(looks, name)
     event: dict[str, Any] = {
         "now": time.time(),
-        "places": feeds.places,
-        "feeds": [_summary(one) for one in looks],
+        "places": places,
+        "feeds": [summary(one) for one in looks],
         "feed": None if look is None else look.name,
     }
     if look is None:
         return json.dumps(event | {"state": None}).encode()
-    event |= {"alive": look.is_alive, "problem": look.problem, "spark": look.spark}
+    event |= {"alive": look.is_alive, "problem": look.problem, "batches": look.batches}
+    event["aborts"] = aborts
     return json.dumps(event).encode()[:-1] + b', "state": ' + look.text + b"}"
 
 
-def _chosen(looks: Sequence[Look], name: str | None) -> Look | None:
+def chosen(looks: Sequence[Look], name: str | None) -> Look | None:
     """The one asked for, or the most urgent of those that run."""
     if name is not None:
         return next((look for look in looks if look.name == name), None)
@@ -47,7 +44,7 @@ def _urgency(look: Look) -> int:
     return _URGENCY.index(verdict) if verdict in _URGENCY else len(_URGENCY)
 
 
-def _summary(look: Look) -> dict[str, Any]:
+def summary(look: Look) -> dict[str, Any]:
     state = look.state or {}
     return {
         "feed": look.name,

@@ -6,31 +6,27 @@ feeds in `feeds/`.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import socket
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.watch.encoding import encode_state, plain
+from penstock.watch.loading import SPARK_NAME, STATE_NAME, find_folders, is_held, load, load_spark
+from penstock.watch.state import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-STATE_NAME: Final = "state.json"
-SPARK_NAME: Final = "spark.json"
-STATE_FORMAT: Final = 1
-SPARK_FORMAT: Final = 1
 FEEDS_MAX: Final = 200
 """More than anybody looks at; a store may have old ones of many queries."""
 LIST_SECONDS: Final = 1.0
 """A new feed is seen within so long."""
-SILENT_SECONDS_MAX: Final = 5.0
-"""Of a feed that is led on another machine: it writes twice a second."""
+
+_Stamp = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +36,15 @@ class Look:
     name: str
     folder: Path
     text: bytes
-    """The state as it is in the file; `null` if there is none that can be read."""
+    """The state as JSON in one line; `null` if there is none that can be read."""
     state: dict[str, Any] | None
-    spark: dict[str, Any] | None
+    batches: list[dict[str, Any]]
+    """Spark's."""
     is_alive: bool
     problem: str | None
-    """Why there is no state, or why it is not to be believed any more."""
-
-    @property
-    def version(self) -> tuple[object, ...]:
-        written = None if self.state is None else self.state.get("written")
-        batches = [] if self.spark is None else self.spark["batches"]
-        newest = (batches[-1].get("batch"), batches[-1].get("at")) if batches else None
-        return (written, newest, self.is_alive, self.problem)
+    """Why there is no state, or not all of it."""
+    stamp: _Stamp
+    """Another one: there is something new to see."""
 
 
 class Feeds:
@@ -63,7 +55,7 @@ class Feeds:
         self._lock = threading.Lock()
         self._folders: dict[str, Path] = {}
         self._listed_at = float("-inf")
-        self._read: dict[Path, tuple[tuple[int, ...], bytes, Any, str | None]] = {}
+        self._seen: dict[Path, Look] = {}
 
     @property
     def places(self) -> list[str]:
@@ -78,118 +70,81 @@ class Feeds:
                 )
 
     def names(self) -> list[str]:
+        return list(self._known())
+
+    def _known(self) -> dict[str, Path]:
         with self._lock:
             if time.monotonic() - self._listed_at >= LIST_SECONDS:
                 self._folders = _named(_folders(self._places))
                 self._listed_at = time.monotonic()
                 kept = set(self._folders.values())
-                self._read = {path: one for path, one in self._read.items() if path.parent in kept}
-            return list(self._folders)
+                self._seen = {one: look for one, look in self._seen.items() if one in kept}
+            return self._folders
 
     def look(self, name: str) -> Look | None:
-        """None: there is no such feed."""
-        self.names()
-        folder = self._folders.get(name)
+        """None: there is no such feed. Files are read again only if they were replaced."""
+        folder = self._known().get(name)
         if folder is None:
             return None
-        text, state, problem = self._state(folder)
-        _, spark, _ = self._json(folder / SPARK_NAME, SPARK_FORMAT)
-        if spark is not None and not isinstance(spark.get("batches"), list):
-            spark = None
-        is_alive = state is not None and _is_alive(folder, state)
-        if state is not None and not is_alive and state.get("phase") not in ("stopped", "failed"):
-            problem = (
-                f"Nobody runs this feed any more: process {state.get('process')} on "
-                f"{state.get('host')} has ended without saying so. What is shown is the last it "
-                "wrote."
-            )
-        return Look(name, folder, text, state, spark, is_alive, problem)
+        held = is_held(folder)
+        stamp = (held, _stamp(folder / STATE_NAME), _stamp(folder / SPARK_NAME))
+        with self._lock:
+            seen = self._seen.get(folder)
+        if seen is None or seen.stamp != stamp:
+            seen = _look(name, folder, stamp, is_held=held)
+            with self._lock:
+                self._seen[folder] = seen
+        return seen
 
     def look_at_all(self) -> list[Look]:
         looks = (self.look(name) for name in self.names())
         return [look for look in looks if look is not None]
 
-    def _state(self, folder: Path) -> tuple[bytes, dict[str, Any] | None, str | None]:
-        text, state, problem = self._json(folder / STATE_NAME, STATE_FORMAT)
-        if state is None and problem is None:
-            problem = "This feed has not said anything yet."
-        return text, state, problem
 
-    def _json(self, path: Path, known: int) -> tuple[bytes, dict[str, Any] | None, str | None]:
-        """The file's text and contents, read again only if it was replaced."""
+def _look(name: str, folder: Path, stamp: _Stamp, *, is_held: bool) -> Look:
+    batches: list[dict[str, Any]] = []
+    problems = []
+    try:
+        batches = [plain(batch) for batch in load_spark(folder)]
+    except (PenstockError, OSError) as error:
+        problems.append(str(error))
+    text, state = b"null", None
+    try:
+        text, state = _state(folder, is_held=is_held)
+    except (PenstockError, OSError) as error:
+        problems.append(str(error))
+    problem = "; ".join(problems) or None
+    return Look(name, folder, text, state, batches, is_held, problem, stamp)
+
+
+def _state(folder: Path, *, is_held: bool) -> tuple[bytes, dict[str, Any]]:
+    """What a feed that runs has written is passed on as it is: taking it all apart twice a second
+    would cost more than writing it. Of any other, the loader says what to make of it."""
+    if is_held:
+        text = (folder / STATE_NAME).read_bytes()
         try:
-            status = path.stat()
-            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-            with self._lock:
-                found = self._read.get(path)
-            if found is None or found[0] != stamp:
-                found = (stamp, *_parse(path, known))
-                with self._lock:
-                    self._read[path] = found
-        except FileNotFoundError:
-            return b"null", None, None
-        except OSError as error:
-            return b"null", None, f"{path} cannot be read: {error.strerror}."
-        return found[1], found[2], found[3]
+            found = json.loads(text)
+        except ValueError:
+            found = None  # the loader has the words for it
+        if isinstance(found, dict) and found.get("format") == FORMAT and b"\n" not in text:
+            return text, found
+    text = encode_state(load(folder)).encode()
+    return text, json.loads(text)
 
 
-def _parse(path: Path, known: int) -> tuple[bytes, dict[str, Any] | None, str | None]:
-    text = path.read_bytes()
+def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = json.loads(text)
-    except ValueError:
-        return (
-            b"null",
-            None,
-            f"{path} is torn: it is not JSON. If the feed runs, it is written anew within a second; "
-            "else start the feed again.",
-        )
-    if not isinstance(found, dict) or found.get("format") != known:
-        told = found.get("format") if isinstance(found, dict) else None
-        return (
-            b"null",
-            None,
-            f"{path} has format {told!r}, and this Penstock reads {known}. Look at the feed with "
-            "the Penstock that runs it.",
-        )
-    if b"\n" in text or b"\r" in text:
-        text = json.dumps(found, separators=(",", ":")).encode()  # an event of SSE is one line
-    return text, found, None
-
-
-def _is_alive(folder: Path, state: dict[str, Any]) -> bool:
-    if state.get("host") != socket.gethostname():
-        return time.time() - float(state.get("written") or 0) < SILENT_SECONDS_MAX
-    try:
-        lock = os.open(folder / "lock", os.O_RDONLY)
+        status = path.stat()
     except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def _folders(places: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for place in places:
-        if _is_feed(place):
-            found[place] = None
-            continue
-        for parent in (place, place / "feeds"):
-            try:
-                children = sorted(parent.iterdir())
-            except OSError:
-                continue
-            found |= dict.fromkeys(child for child in children if _is_feed(child))
+        found |= dict.fromkeys([*find_folders(place), *find_folders(place / "feeds")])
     return list(found)[:FEEDS_MAX]
-
-
-def _is_feed(folder: Path) -> bool:
-    return (folder / STATE_NAME).exists() or (folder / "cluster").is_dir()
 
 
 def _named(folders: list[Path]) -> dict[str, Path]:

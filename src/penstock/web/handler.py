@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
@@ -16,7 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from penstock.errors import PenstockError
 from penstock.web import metrics
-from penstock.web.events import event_text, summaries
+from penstock.web.aborting import Aborting
+from penstock.web.events import chosen, event_text, summary
 from penstock.web.feeds import Feeds
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Served:
     """What all requests share."""
 
     feeds: Feeds
+    aborting: Aborting = field(default_factory=Aborting)
     metrics_open: bool = False
     stopping: threading.Event = field(default_factory=threading.Event)
     streams: threading.BoundedSemaphore = field(
@@ -90,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
             case "/events":
                 self._with_look(query, self._events)
             case "/feeds":
-                self._json({"feeds": summaries(self._served.feeds)})
+                self._json({"feeds": [summary(look) for look in self._served.feeds.look_at_all()]})
             case "/metrics":
                 text = metrics.expose(self._served.feeds.look_at_all())
                 self._answer(HTTPStatus.OK, text.encode(), metrics.CONTENT_TYPE)
@@ -98,6 +99,34 @@ class Handler(BaseHTTPRequestHandler):
                 self._asset(path.removeprefix("/assets/"))
             case _:
                 self._refuse(HTTPStatus.NOT_FOUND, f"There is no {parts.path} here.\n")
+
+    def do_POST(self) -> None:
+        """The one thing that a page can change."""
+        parts = urlsplit(self.path)
+        query = dict(parse_qsl(parts.query))
+        if not self._is_let_in(parts.path, query):
+            return
+        if not self._served.access.may_change(self._headers):
+            self._refuse(
+                HTTPStatus.FORBIDDEN, "Only the page itself, or a program with a bearer, may ask.\n"
+            )
+            return
+        if parts.path != "/abort":
+            self._refuse(HTTPStatus.NOT_FOUND, f"There is no {parts.path} here.\n")
+            return
+        size = self.headers.get("Content-Length", "")
+        if not size.isdecimal() or int(size) > BODY_BYTES_MAX:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "That is too much.\n")
+            return
+        asked = self.rfile.read(int(size))
+        look = self._served.feeds.look(query.get("feed", ""))
+        if look is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "There is no such feed here.\n")
+            return
+        try:
+            self._json(self._served.aborting.abort(look, asked, str(self.client_address[0])))
+        except PenstockError as error:
+            self._refuse(HTTPStatus.CONFLICT, f"{error}.\n")
 
     @property
     def _served(self) -> Served:
@@ -148,9 +177,9 @@ class Handler(BaseHTTPRequestHandler):
         answer(name)
 
     def _state(self, name: str | None) -> None:
-        self._answer(
-            HTTPStatus.OK, event_text(self._served.feeds, name), "application/json; charset=utf-8"
-        )
+        looks = self._served.feeds.look_at_all()
+        text = self._event(looks, chosen(looks, name))
+        self._answer(HTTPStatus.OK, text, "application/json; charset=utf-8")
 
     def _events(self, name: str | None) -> None:
         """Server-sent events, until the page leaves or the server ends."""
@@ -173,14 +202,31 @@ class Handler(BaseHTTPRequestHandler):
     def _stream(self, name: str | None) -> None:
         served = self._served
         seen: object = None
+        shown: Look | None = None
         said_at = float("-inf")
         while not served.stopping.is_set():
-            version = [look.version for look in served.feeds.look_at_all()]
-            if version != seen or time.monotonic() - said_at >= SIGN_OF_LIFE_SECONDS:
-                seen, said_at = version, time.monotonic()
-                self.wfile.write(b"data: " + event_text(served.feeds, name) + b"\n\n")
+            looks = served.feeds.look_at_all()
+            stamps = [look.stamp for look in looks]
+            if stamps != seen or time.monotonic() - said_at >= SIGN_OF_LIFE_SECONDS:
+                seen, said_at = stamps, time.monotonic()
+                shown = self._shown(looks, name, shown)
+                self.wfile.write(b"data: " + self._event(looks, shown) + b"\n\n")
                 self.wfile.flush()
             served.stopping.wait(LOOK_SECONDS)
+
+    def _event(self, looks: list[Look], shown: Look | None) -> bytes:
+        served = self._served
+        aborts = [] if shown is None else served.aborting.done(shown)
+        return event_text(looks, shown, places=served.feeds.places, aborts=aborts)
+
+    @staticmethod
+    def _shown(looks: list[Look], name: str | None, before: Look | None) -> Look | None:
+        """A page stays with its feed, unless it ended and nobody had chosen it."""
+        if name is None and before is not None:
+            same = chosen(looks, before.name)
+            if same is not None and same.is_alive:
+                return same
+        return chosen(looks, name)
 
     def _json(self, value: object, status: HTTPStatus = HTTPStatus.OK) -> None:
         self._answer(status, json.dumps(value).encode(), "application/json; charset=utf-8")

@@ -101,8 +101,8 @@ def expose(looks: Iterable[Look]) -> str:
 
 def _samples(look: Look) -> Iterator[_Sample]:
     yield "penstock_feed_up", (), look.is_alive
-    if look.spark is not None and look.spark["batches"]:
-        yield from _of_spark(look.spark["batches"][-1])
+    if look.batches:
+        yield from _of_spark(look.batches[-1])
     state = look.state
     if state is None:
         return

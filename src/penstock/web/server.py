@@ -81,6 +81,7 @@ class WebServer:
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
+        self._served.aborting.close()
 
     def __enter__(self) -> Self:
         return self

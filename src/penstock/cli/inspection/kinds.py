@@ -32,6 +32,7 @@ _PLACES: Final[tuple[tuple[str, str, Inspect], ...]] = (
     ("producers' files", rf"{_PRODUCER}/touched", producers.inspect_touched),
     ("producers' files", rf"{_PRODUCER}/(decision|completed)", producers.inspect_decision),
     ("producers' files", rf"{_PRODUCER}/settled", producers.inspect_settled),
+    ("aborts by hand", rf"aborts/{_HEX}{{12}}", producers.inspect_abort),
     ("queue segments", rf"{_HEX}{{12}}\.queue", queues.inspect_segment),
     ("queue floors", r"floor", queues.inspect_floor),
     ("snapshot manifests", rf"manifests/{_LABEL}", snapshots.inspect_manifest),
