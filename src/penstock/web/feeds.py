@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError, PenstockError
@@ -19,7 +20,6 @@ from penstock.watch.state import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 FEEDS_MAX: Final = 200
 """More than anybody looks at; a store may have old ones of many queries."""
@@ -51,7 +51,8 @@ class Feeds:
     """May be used by many threads."""
 
     def __init__(self, places: Sequence[Path]) -> None:
-        self._places = [place.absolute() for place in places]
+        """There may be more of them later."""
+        self._places = places
         self._lock = threading.Lock()
         self._folders: dict[str, Path] = {}
         self._listed_at = float("-inf")
@@ -59,7 +60,7 @@ class Feeds:
 
     @property
     def places(self) -> list[str]:
-        return [str(place) for place in self._places]
+        return [str(place.absolute()) for place in self._places]
 
     def check(self) -> None:
         """ConfigurationError if a place is not there."""
@@ -71,6 +72,9 @@ class Feeds:
 
     def names(self) -> list[str]:
         return list(self._known())
+
+    def folders(self) -> list[tuple[str, Path]]:
+        return list(self._known().items())
 
     def _known(self) -> dict[str, Path]:
         with self._lock:
@@ -142,7 +146,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 def _folders(places: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
-    for place in places:
+    for place in map(Path.absolute, places):
         found |= dict.fromkeys([*find_folders(place), *find_folders(place / "feeds")])
     return list(found)[:FEEDS_MAX]
 

@@ -17,13 +17,12 @@ from penstock.errors import PenstockError
 from penstock.web import metrics
 from penstock.web.aborting import Aborting
 from penstock.web.events import chosen, event_text, summary
-from penstock.web.feeds import Feeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.web.access import Access
-    from penstock.web.feeds import Look
+    from penstock.web.feeds import Feeds, Look
 
 LOOK_SECONDS: Final = 0.2
 """A stream looks so often whether there is something new; feeds write twice a second."""
@@ -51,7 +50,7 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_WRONG_TOKEN: Final = (
+_NOT_LET_IN: Final = (
     "The token is missing or wrong. Open the address that `penstock` printed when it started: it "
     "ends in ?token=...\n"
 )
@@ -62,14 +61,13 @@ class Served:
     """What all requests share."""
 
     feeds: Feeds
+    access: Access
     aborting: Aborting = field(default_factory=Aborting)
     metrics_open: bool = False
     stopping: threading.Event = field(default_factory=threading.Event)
     streams: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(STREAMS_MAX)
     )
-    access: Access = cast("Access", None)
-    """Set when the port is known."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -143,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
         if self._served.metrics_open and path == "/metrics":
             return True
         if not access.shows_token(self._headers, query):
-            self._refuse(HTTPStatus.FORBIDDEN, _WRONG_TOKEN)
+            self._refuse(HTTPStatus.FORBIDDEN, _NOT_LET_IN)
             return False
         return True
 

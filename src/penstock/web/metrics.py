@@ -112,8 +112,8 @@ def _samples(look: Look) -> Iterator[_Sample]:
     yield "penstock_feed_written_timestamp_seconds", (), state.get("written")
     yield "penstock_restarts_total", (), _part(state, "restarts").get("count")
     for wait in _list(state, "waits"):
-        labels = (wait.get("kind"), wait.get("who"), wait.get("is_stall"))
-        yield "penstock_wait_since_timestamp_seconds", labels, wait.get("since")
+        which = (wait.get("kind"), wait.get("who"), wait.get("is_stall"))
+        yield "penstock_wait_since_timestamp_seconds", which, wait.get("since")
     journals = _part(state, "journals")
     yield "penstock_journals", (), journals.get("count")
     for one in _list(journals, "shown"):

@@ -47,19 +47,18 @@ class WebServer:
         """`port` 0: any that is free. None: the usual one, or any if it is taken."""
         context = _tls(host, certificate, key)
         self.token: Final = token or new_token()
-        served = Served(feeds, metrics_open=metrics_open)
-        self._served = served
-        self._http = _listen(host, port, served, context)
+        self._http = _listen(host, port, context)
         self.port: Final = int(self._http.server_address[1])
         self._scheme = "http" if context is None else "https"
         self._host = f"[{host}]" if ":" in host else host
         names = {self._host, "localhost"} if context is None else set()
-        served.access = Access(
+        access = Access(
             self.token,
             self.port,
             frozenset(f"{name}:{self.port}".lower() for name in names),
             is_secure=context is not None,
         )
+        self._served = self._http.served = Served(feeds, access, metrics_open=metrics_open)
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(0.1,), name="penstock web", daemon=True
         )
@@ -100,11 +99,11 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     allow_reuse_address = True
 
-    def __init__(
-        self, address: tuple[str, int], served: Served, context: ssl.SSLContext | None
-    ) -> None:
+    served: Served
+    """Given when the port is known, before anything is served."""
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.served = served
         self._context = context
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
         super().__init__(address, Handler)
@@ -144,14 +143,12 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _listen(
-    host: str, port: int | None, served: Served, context: ssl.SSLContext | None
-) -> _Server:
+def _listen(host: str, port: int | None, context: ssl.SSLContext | None) -> _Server:
     try:
-        return _Server((host, PORT_DEFAULT if port is None else port), served, context)
+        return _Server((host, PORT_DEFAULT if port is None else port), context)
     except OSError as error:
         if error.errno == errno.EADDRINUSE and port is None:
-            return _listen(host, 0, served, context)
+            return _listen(host, 0, context)
         if error.errno == errno.EADDRINUSE:
             raise WebAddressError(
                 f"port {port} of {host} is in use; choose another with --port, or --port 0 for any "

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 GIB = 1 << 30
+REGIONS = ("eu", "us", "apac", "latam", "mea", "uk", "nordics", "dach")
 
 
 def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any) -> dict[str, Any]:
@@ -64,8 +65,10 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
             ],
         },
         "bindings": [
-            {"binding": 0, "collection": "orders", "priority": 1, "lane": 0, "cohort": 0, "delay_seconds": 0.0},
-            {"binding": 1, "collection": "payments", "priority": 0, "lane": 1, "cohort": 1, "delay_seconds": 5.0},
+            {"binding": 0, "collection": "orders", "priority": 1, "lane": 0, "cohort": 0,
+             "delay_seconds": 0.0},
+            {"binding": 1, "collection": "payments", "priority": 0, "lane": 1, "cohort": 1,
+             "delay_seconds": 5.0},
         ],
         "members": [
             {
@@ -85,7 +88,7 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
                         "to": [
                             {
                                 "member": to,
-                                "rows_per_second": rate / members / members * (0.8, 0.2)[lane] * (1.3 - 0.6 * (to % 2)),
+                                "rows_per_second": rate / members**2 * (0.8, 0.2)[lane],
                                 "credit_free": 0.35 if (member, to, lane) == (2, 1, 0) else 0.92,
                             }
                             for to in numbers
@@ -122,7 +125,7 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
                     "clock": now - 1,
                     "rows_per_second": 2_000.0 + 400 * n,
                 }
-                for n, region in enumerate(("eu", "us", "apac", "latam", "mea", "uk", "nordics", "dach"))
+                for n, region in enumerate(REGIONS)
             ],
         },
         "transactions": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,9 +29,9 @@ def store(feed: Path, tmp_path: Path) -> Iterator[OpenStore]:
         yield made
 
 
-def ask_to_abort(ask: Asker, producer: object, confirm: str = "abort", **headers: str) -> Answer:
+def ask_to_abort(ask: Asker, producer: object, confirm: str = "abort", **more: Any) -> Answer:
     body = json.dumps({"producer": str(producer), "confirm": confirm}).encode()
-    return ask("/abort?feed=orders", "POST", body, **headers)
+    return ask("/abort?feed=orders", "POST", body, **more)
 
 
 def test_an_open_transaction_is_rolled_back_and_its_producer_told(
@@ -72,7 +72,7 @@ def test_what_is_not_right_changes_nothing(
         with producer.transaction() as transaction:
             transaction.append("orders", [{"id": 1}])
             asked = {"producer": str(producer.id), **change}
-            answer = ask_to_abort(ask, **asked)  # type: ignore[arg-type]
+            answer = ask_to_abort(ask, **asked)
             assert answer.status == status
             assert words in answer.text
         assert store.aborts() == []
@@ -85,7 +85,7 @@ def test_a_cookie_alone_may_not_change_anything(ask: Asker, store: OpenStore) ->
         transaction.append("orders", [{"id": 1}])
         assert ask_to_abort(ask, producer.id, token=None, Cookie=cookie).status == 403
         origin = ask.server.base
-        ours = ask_to_abort(ask, producer.id, token=None, Cookie=cookie, Origin=origin)  # type: ignore[arg-type]
+        ours = ask_to_abort(ask, producer.id, token=None, Cookie=cookie, Origin=origin)
         assert ours.status == 200
         transaction.rollback()
 

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 WAIT_SECONDS_MAX = 20.0
 
 
-@pytest.mark.parametrize("path", ["/", "/state", "/metrics", "/events", "/feeds", "/assets/page.js"])
+@pytest.mark.parametrize(
+    "path", ["/", "/state", "/metrics", "/events", "/feeds", "/assets/page.js"]
+)
 def test_nothing_is_given_without_the_token(ask: Asker, path: str) -> None:
     answer = ask(path, token=None)
     assert answer.status == 403
@@ -60,7 +62,9 @@ def test_the_address_leads_to_a_cookie_and_the_page(ask: Asker) -> None:
 def test_the_page_asks_nobody_else(ask: Asker) -> None:
     """Every asset it names is here, and no other address is in it."""
     page = ask("/").text
-    names = [part.partition('"')[0] for part in page.replace('href="/', 'src="/').split('src="/')[1:]]
+    names = [
+        part.partition('"')[0] for part in page.replace('href="/', 'src="/').split('src="/')[1:]
+    ]
     assert len(names) >= 5
     for name in names:
         assert ask(f"/{name}").status == 200, name
@@ -110,9 +114,7 @@ def test_a_feed_whose_process_is_gone_is_down(tmp_path: Path) -> None:
     ],
     ids=["torn", "foreign", "no state", "empty"],
 )
-def test_a_state_that_cannot_be_read_is_told(
-    ask: Asker, feed: Path, text: str, words: str
-) -> None:
+def test_a_state_that_cannot_be_read_is_told(ask: Asker, feed: Path, text: str, words: str) -> None:
     (feed / "state.json").write_text(text)
     told = ask("/state").json
     assert told["state"] is None
@@ -161,7 +163,7 @@ def test_events_come_when_the_state_changes_and_end_with_the_server(
     )
     with urllib.request.urlopen(request, timeout=WAIT_SECONDS_MAX) as stream:
         assert stream.headers["Content-Type"].startswith("text/event-stream")
-        numbers = []
+        numbers: list[float] = []
         for number in (1, 2, 3):
             put(feed, example_state(started=float(number)))
             while not numbers or numbers[-1] != number:
@@ -179,7 +181,7 @@ def test_a_port_that_is_taken_is_named(server: WebServer, feed: Path) -> None:
 
 def test_an_interface_that_is_not_there_is_named(feed: Path, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
-    with pytest.raises(WebAddressError, match="cannot listen at 203.0.113.7"):
+    with pytest.raises(WebAddressError, match=r"cannot listen at 203\.0\.113\.7"):
         WebServer(Feeds([feed]), host="203.0.113.7", port=0, certificate=certificate, key=key)
 
 

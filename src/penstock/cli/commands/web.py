@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import click
 
 from penstock.cli.interrupts import interrupts
 from penstock.cli.options import examples, json_option, store_option
+
+TOKEN_CHARACTERS_MIN: Final = 16
 
 
 @click.command(
@@ -37,6 +41,11 @@ from penstock.cli.options import examples, json_option, store_option
     help="For TLS: PEM, with what is between it and the authority.",
 )
 @click.option("--key", type=click.Path(dir_okay=False, path_type=Path), help="Of the certificate.")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Has the token, so that it stays the same.  [default: a new one each time]",
+)
 @click.option("--metrics-open", is_flag=True, help="/metrics needs no token.")
 @json_option
 @store_option
@@ -47,6 +56,7 @@ def web(
     port: int | None,
     certificate: Path | None,
     key: Path | None,
+    token_file: Path | None,
     metrics_open: bool,
     as_json: bool,
     store_url: str | None,
@@ -62,6 +72,7 @@ def web(
         places.append(_folder_of(store_url))
     if not places:
         raise click.UsageError("which feeds? Name their folders, or a store with --store")
+    from penstock.telemetry import Tracing
     from penstock.web.feeds import Feeds
     from penstock.web.server import WebServer
 
@@ -70,8 +81,15 @@ def web(
     stopping = threading.Event()
     with (
         WebServer(
-            feeds, host=host, port=port, certificate=certificate, key=key, metrics_open=metrics_open
+            feeds,
+            host=host,
+            port=port,
+            certificate=certificate,
+            key=key,
+            metrics_open=metrics_open,
+            token=_token(token_file),
         ) as server,
+        contextlib.closing(Tracing(feeds.folders)),
         interrupts(stopping.set),
     ):
         if as_json:
@@ -87,3 +105,14 @@ def _folder_of(url: str) -> Path:
     if parts.scheme not in ("", "file"):
         raise click.UsageError(f"{url} is not a folder; name the folders of its feeds instead")
     return Path(unquote(parts.path)).expanduser()
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    token = path.read_text().strip()
+    if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable():
+        raise click.UsageError(
+            f"{path} must have a token of at least {TOKEN_CHARACTERS_MIN} plain characters in it"
+        )
+    return token
