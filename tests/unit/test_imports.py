@@ -72,6 +72,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "snapshot",
             "epoch",
             "transport",
+            "watch",
         },
         {"numpy", "pyarrow", "grpc"},
     ),
@@ -118,6 +119,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "web",
             "telemetry",
             "spark",
+            "watch",
         },
         {"numpy", "pyarrow", "click", "rich"},
     ),
@@ -209,6 +211,21 @@ def test_the_rules_of_epochs_are_pure() -> None:
                 assert parts[1] in PURE_PARTS, f"{rule}.py imports {name}"
             elif parts[0] != "__future__":
                 assert parts[0] in PURE_STANDARD, f"{rule}.py imports {name}"
+
+
+WATCH_EDGES = {"loading", "__init__"}
+"""The rest of the watch is made of values: `Standing` is told the time."""
+
+
+def test_the_rules_of_the_watch_are_pure() -> None:
+    for path in (SOURCE / "watch").glob("*.py"):
+        if path.stem in WATCH_EDGES:
+            continue
+        for name in imports_of(path):
+            if name.startswith("penstock.watch"):
+                assert name.split(".")[-1] not in WATCH_EDGES, f"{path.name} imports {name}"
+            elif not name.startswith("penstock"):
+                assert name.split(".")[0] in PURE_STANDARD | {"__future__"}, f"{path.name}: {name}"
 
 
 def test_only_carriers_know_of_the_network() -> None:

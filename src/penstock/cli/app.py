@@ -14,6 +14,7 @@ from penstock.cli.commands.append import append
 from penstock.cli.commands.completion import completion
 from penstock.cli.commands.demo import demo
 from penstock.cli.commands.doctor import doctor
+from penstock.cli.commands.explain import explain
 from penstock.cli.commands.inspect import inspect
 from penstock.cli.commands.journals import journals
 from penstock.cli.commands.read import read
@@ -92,6 +93,7 @@ for command in (
     read,
     shuffle,
     web,
+    explain,
     recover,
     abort,
     inspect,

@@ -63,7 +63,8 @@ class Outlet:
         self._epochs: dict[int, Epoch] = {0: NOTHING}
         self._is_open = False
         self._consumed = 0
-        self._restarts = Restarts()
+        self._restarts = Restarts(shuffle.watch)
+        shuffle.watch.consumer = "spark"
         self._dead_producers = DeadProducers(store)
         self._target: Frontier | None = None
 
@@ -164,14 +165,7 @@ class Outlet:
         """How many rows of the journals were not read yet, by what members said last."""
         if not self._is_open:
             return 0
-        statuses = list(self._shuffle.session.statuses.values())
-        behind = [
-            value
-            for figures in statuses
-            for name, value in figures.items()
-            if name.startswith("behind.")
-        ]
-        return round(sum(behind))
+        return self._shuffle.session.rows_behind
 
     def close(self) -> None:
         self._is_open = False

@@ -26,6 +26,8 @@ class Cause:
     """From here on it is no part of a normal flow."""
     heals_itself: ClassVar[bool] = False
     """Nobody needs to do anything, unless it takes very long."""
+    is_normal: ClassVar[bool] = False
+    """A feed that has such a wait, as long as it is no stall, is healthy."""
 
     @property
     def who(self) -> str:
@@ -246,6 +248,7 @@ class JournalLags(_OfSlice):
 @dataclass(frozen=True, slots=True)
 class ReadDelay(_OfSlice):
     kind = "read_delay"
+    is_normal = True
     stall_after_seconds = NEVER
 
     binding: int
@@ -420,6 +423,7 @@ class Aligning(_OfQueue):
 @dataclass(frozen=True, slots=True)
 class OpenTransaction(Cause):
     kind = "open_transaction"
+    is_normal = True
     stall_after_seconds = 60.0
 
     producer: str
@@ -523,8 +527,9 @@ class Acknowledging(Cause):
 @dataclass(frozen=True, slots=True)
 class Consuming(Cause):
     kind = "consumer"
-    stall_after_seconds = 10.0
+    is_normal = True
     shown_after_seconds = 2.0
+    stall_after_seconds = 60.0
 
     consumer: str
     consumed: int
@@ -570,6 +575,7 @@ class EpochsAhead(Cause):
 @dataclass(frozen=True, slots=True)
 class Idle(Cause):
     kind = "idle"
+    is_normal = True
     stall_after_seconds = NEVER
 
     @property

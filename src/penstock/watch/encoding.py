@@ -73,7 +73,7 @@ def _table(text: str | bytes, name: str) -> dict[str, Any]:
 
 def _made(kind: type[T], table: Any, name: str) -> T:
     try:
-        made: T = _of(kind, table)
+        made: T = made_of(kind, table)
     except (KeyError, TypeError, ValueError) as error:
         raise StateFormatError(f"{name} is not what it says it is: {error!r}") from error
     return made
@@ -84,21 +84,21 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _of(kind: Any, value: Any) -> Any:
+def made_of(kind: Any, value: Any) -> Any:
     """A value of this type, from JSON."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise TypeError(f"{kind} is not made of {value!r}")
-        return kind(**{name: _of(hint, value[name]) for name, hint in _hints(kind).items()})  # type: ignore[operator, arg-type]
+        return kind(**{name: made_of(hint, value[name]) for name, hint in _hints(kind).items()})  # type: ignore[operator, arg-type]
     if origin is types.UnionType:
         if value is None and types.NoneType in arguments:
             return None
-        return _of(next(each for each in arguments if each is not types.NoneType), value)
+        return made_of(next(each for each in arguments if each is not types.NoneType), value)
     if origin is tuple:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
-        return tuple(_of(arguments[0], each) for each in value)
+        return tuple(made_of(arguments[0], each) for each in value)
     if origin is dict:
         if not isinstance(value, dict):
             raise TypeError(f"{value!r} is not a table")

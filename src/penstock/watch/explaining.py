@@ -57,7 +57,7 @@ def verdict_of(state: FeedState) -> Verdict:
     stalls = [wait for wait in state.waits if wait.is_stall]
     if any(_needs_somebody(wait, state.written) for wait in stalls):
         return "stuck"
-    is_waiting = stalls or any(wait.kind != "idle" for wait in state.waits)
+    is_waiting = any(not KINDS[wait.kind].is_normal or wait.is_stall for wait in state.waits)
     return "healthy" if state.phase == "running" and not is_waiting else "waiting"
 
 
@@ -92,16 +92,16 @@ def _headline(state: FeedState, verdict: Verdict) -> str:
     if state.rows_behind is not None:
         figures.append(f"{counted(state.rows_behind, 'row')} are left in the journals")
     told = f": {', '.join(figures)}" if figures else ""
-    return f"Feed {state.feed} is {how}{told}{_newest(state)}."
+    return f"Feed {state.feed} is {how}{told}{_newest(state, 'ago')}."
 
 
-def _newest(state: FeedState) -> str:
+def _newest(state: FeedState, when: str = "before") -> str:
     commits = [each for each in state.epochs if each.verdict == "commit"]
     if not commits:
         return "; there is no epoch yet"
     newest = commits[-1]
     ended = newest.began + (newest.total_seconds or 0.0)
-    return f"; epoch {newest.number} was committed {lasting(state.written - ended)} before"
+    return f"; epoch {newest.number} was committed {lasting(state.written - ended)} {when}"
 
 
 def _wait_sentences(state: FeedState) -> list[str]:

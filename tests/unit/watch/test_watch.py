@@ -195,7 +195,8 @@ def test_stalls_come_first_and_causes_before_effects() -> None:
     [
         ({}, "healthy", "Feed orders is healthy: 5 rows a second go into the queues, 10 rows"),
         ({"waits": waits(kinds.Idle())}, "healthy", "healthy and idle"),
-        ({"waits": waits(EXAMPLES[7])}, "waiting", "too young at member 1"),
+        ({"waits": waits(EXAMPLES[7])}, "healthy", "too young at member 1"),
+        ({"waits": waits(EXAMPLES[8], seconds=1.5)}, "waiting", "sends nothing since 1.5 s"),
         ({"waits": waits(EXAMPLES[11])}, "stuck", "Queue 2 writes nothing since 30 s"),
         ({"waits": waits(EXAMPLES[1]), "phase": "restarting"}, "waiting", "is restarting"),
         ({"waits": waits(EXAMPLES[1], seconds=300), "phase": "restarting"}, "stuck", "5 min 0 s"),
