@@ -451,7 +451,8 @@ class OpenTransaction(Cause):
     def advice(self) -> str | None:
         return (
             f"Have producer {self.producer} commit or roll back; if its process is gone, "
-            "penstock recover rolls back what it left."
+            "penstock recover rolls back what it left; if it hangs, penstock abort "
+            f"{self.producer} does, and the rows are lost."
         )
 
 
@@ -485,7 +486,8 @@ class AwaitedCommit(Cause):
     def advice(self) -> str | None:
         return (
             f"See whether producer {self.producer} still runs: it has to write its commit into "
-            f"journal {self.journal}; if its process is gone, penstock recover does."
+            f"journal {self.journal}; if its process is gone, penstock recover does; if it hangs, "
+            f"penstock abort {self.producer} carries the commit out in its place."
         )
 
 

@@ -15,12 +15,13 @@ function drawBars(place, numbers, parts, click) {
   const data = [numbers.map((_, index) => index), ...sums.toReversed()];
   const key = `${width} ${parts.length} ${colour("--p2")}`;
   let known = charts.get(place);
+  if (known) known.numbers = numbers; // the axis asks for them while it draws
   if (known?.key !== key) {
-    known?.chart.destroy();
-    known = { key, numbers, chart: new uPlot(options(place, width, parts), data, place) };
+    known?.chart?.destroy();
+    known = { key, numbers, chart: null };
     charts.set(place, known);
+    known.chart = new uPlot(options(place, width, parts), data, place);
   } else known.chart.setData(data);
-  known.numbers = numbers;
   known.click = click;
 }
 
@@ -96,7 +97,8 @@ function sentence(epoch) {
   const last = epoch.last_member === null ? "" : `; member ${epoch.last_member} was last to acknowledge`;
   const waits = epoch.waits_for.length ? `; waits for member ${epoch.waits_for.join(", ")}` : "";
   const what = { commit: "was committed", abort: `was aborted${epoch.reason ? ` (${epoch.reason})` : ""}`, open: "is under way" }[epoch.verdict];
-  return `Epoch ${count(epoch.number)} ${what}, ${seconds(epoch.whole)}, ${aligned(epoch)}, ${count(epoch.rows)} rows, ${bytesWords(epoch.bytes)}${last}${waits}.`;
+  const facts = [seconds(epoch.whole), epoch.aligned === null ? null : aligned(epoch), epoch.rows === null ? null : `${count(epoch.rows)} rows`, epoch.bytes === null ? null : bytesWords(epoch.bytes)];
+  return `Epoch ${count(epoch.number)} ${what}: ${facts.filter((fact) => fact !== null).join(", ")}${last}${waits}.`;
 }
 
 export function showSpark(batches, epochs) {

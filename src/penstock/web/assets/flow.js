@@ -91,7 +91,9 @@ function graph(state) {
   return { columns: [journals, slices, queues, partitions], links };
 }
 
-const behindConsumer = (state) => (state.waits.some((wait) => wait.kind === "consumer" || wait.kind === "epochs_ahead") ? 1 : 0);
+// What is stored and does not get to the consumer, by what the state says of its waits.
+const BEFORE_CONSUMER = new Set(["consumer", "epochs_ahead", "awaited_commit", "acknowledgement", "alignment", "restart", "recovery", "journal_lost"]);
+const behindConsumer = (state) => (state.waits.some((wait) => wait.is_stall && BEFORE_CONSUMER.has(wait.kind)) ? 1 : 0);
 
 function mostPressed(members) {
   if (members.length <= MEMBERS_MAX) return members;

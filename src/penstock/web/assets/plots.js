@@ -4,6 +4,7 @@ import { fillRows, made, say } from "./dom.js";
 import { at, bytesWords, count, seconds, shortWords } from "./words.js";
 
 const MINUTES = 10;
+const WINDOW_MIN = 60; // seconds that are shown of a feed that has just begun
 const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const TABLE_STEP = 15; // seconds from one row of the table to the next
 
@@ -19,12 +20,12 @@ export const colour = (name) => getComputedStyle(document.documentElement).getPr
 export function axes(words, size = 62, incrs = undefined) {
   const common = { stroke: () => colour("--soft"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   return [
-    { ...common, grid: { show: false }, values: (_, ticks) => ticks.map((tick) => clock(tick)), space: 70, size: 28 },
+    { ...common, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)), space: 80, size: 28 },
     { ...common, size, incrs, values: (_, ticks) => ticks.map(words), space: 34 },
   ];
 }
 
-const clock = (tick) => new Date(tick * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+const clock = (tick, step) => new Date(tick * 1000).toLocaleTimeString("en-GB", step < 60 ? {} : { hour: "2-digit", minute: "2-digit" });
 
 // What the pointer or the last moment shows, in words.
 export class Plots {
@@ -60,7 +61,8 @@ export class Plots {
       if (part.chart.width !== width) part.chart.setSize({ width, height: 190 });
       part.chart.setData(part.data, false);
     }
-    part.chart.setScale("x", { min: end - MINUTES * 60, max: end });
+    const begin = Math.min(Math.max(part.data[0][0], end - MINUTES * 60), end - WINDOW_MIN);
+    part.chart.setScale("x", { min: begin, max: end });
     if (part.chart.cursor.idx === null || part.chart.cursor.idx === undefined) this.say(part, part.data[0].length - 1);
   }
 

@@ -20,7 +20,9 @@ export function showVerdict(event, linked) {
   document.title = `${word}${state ? `: ${state.feed}` : ""} – Penstock`;
 
   const sentences = explanation(event, linked);
-  say(byId("explanation"), sentences.join(" "));
+  // One paragraph; its first sentence is to be read from afar.
+  say(byId("lead"), sentences[0] ?? "");
+  say(byId("rest"), sentences.length > 1 ? ` ${sentences.slice(1).join(" ")}` : "");
   const advice = linked && state ? state.advice : [];
   const list = byId("advice");
   if (list.dataset.words !== advice.join("\n")) {
