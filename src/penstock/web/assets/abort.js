@@ -11,7 +11,10 @@ let about = null;
 export function askToAbort(transaction, feed) {
   about = { transaction, feed };
   const rows = transaction.rows === null ? "all its rows" : `${count(transaction.rows)} rows (${bytesWords(transaction.bytes)})`;
-  say(byId("abort-words"), `Producer ${transaction.producer} is fenced, alive or not: it can never write again. Its open transaction is rolled back in every journal, and ${rows} are lost.`);
+  const fenced = `Producer ${transaction.producer} is fenced, alive or not: it can never write again.`;
+  say(byId("abort-words"), transaction.awaited.length
+    ? `${fenced} Its commit was decided, for another journal has it: it is carried out in its place, and nothing is lost.`
+    : `${fenced} Its open transaction is rolled back in every journal, and ${rows} are lost.`);
   fillPairs(byId("abort-facts"), [
     ["Producer", transaction.producer],
     ["Open for", age(Date.now() / 1000 - transaction.since)],

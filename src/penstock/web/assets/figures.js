@@ -27,7 +27,7 @@ export function showFigures(state, now) {
     const [sub, value, term] = place.children;
     say(term, name);
     say(value.firstChild, figure);
-    say(value.lastChild, `${unit ?? ""}${per}`);
+    say(value.lastChild, figure === "–" ? "" : `${unit ?? ""}${per}`);
     say(sub, below);
     sub.title = below;
   });
