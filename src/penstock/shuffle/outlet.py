@@ -161,11 +161,17 @@ class Outlet:
         """Whether everything that was there at `set_target` is in this epoch."""
         return self._target is None or covers(epoch.frontier, self._target)
 
-    def behind(self) -> int:
-        """How many rows of the journals were not read yet, by what members said last."""
-        if not self._is_open:
-            return 0
-        return self._shuffle.session.rows_behind
+    def figures(self) -> dict[str, Any]:
+        """For Spark's progress: rows of the journals that were not read yet, the watermark as
+        seconds, open transactions, and the kind of the first stall."""
+        state = self._shuffle.watch.last
+        stalls = [] if state is None else [wait.kind for wait in state.waits if wait.is_stall]
+        return {
+            "rows_behind": self._shuffle.session.rows_behind if self._is_open else 0,
+            "watermark": None if state is None else state.watermark.clock,
+            "open_transactions": 0 if state is None else state.transactions.count,
+            "stall": stalls[0] if stalls else None,
+        }
 
     def close(self) -> None:
         self._is_open = False

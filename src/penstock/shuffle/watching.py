@@ -189,7 +189,7 @@ class Watch:
         """Those that the Session does not know of."""
         heard = set() if view is None else {member for member, _ in view.heard}
         silent = tuple(member for member in members if member not in heard)
-        if silent and self._phase in ("starting", "restarting", "recovering"):
+        if silent and self._phase not in ("stopped", "failed"):
             yield Seen(Starting(silent, self._on_spark), since=self._phase_began)
         if self._phase == "restarting" and self._restarts.events:
             last = self._restarts.events[-1]

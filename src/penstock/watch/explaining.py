@@ -58,7 +58,9 @@ def verdict_of(state: FeedState) -> Verdict:
     if any(_needs_somebody(wait, state.written) for wait in stalls):
         return "stuck"
     is_waiting = any(not KINDS[wait.kind].is_normal or wait.is_stall for wait in state.waits)
-    return "healthy" if state.phase == "running" and not is_waiting else "waiting"
+    is_heard = all(member.queue is not None for member in state.members)
+    is_healthy = state.phase == "running" and is_heard and not is_waiting
+    return "healthy" if is_healthy else "waiting"
 
 
 def _needs_somebody(wait: Wait, now: float) -> bool:

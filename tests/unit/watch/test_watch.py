@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOW = 1_763_350_100.0
+QUEUE = QueueState(0, 0, 0, None, DiskState(0, 2, is_pressed=False, overdrawn_bytes=0))
 
 EXAMPLES: list[Cause] = [
     kinds.Starting((1, 2), on_spark=False),
@@ -96,7 +97,7 @@ def state(**changes: Any) -> FeedState:
                 (SliceState(0, 4, 1000, 10, 1, 5.0, (Flow(2, 2.5, 0.9),)),),
                 QueueState(1000, 3, 65537, 5.0, DiskState(1, 2, False, 0)),
             ),
-            MemberState(2, None, None, None, 128, (), None),
+            MemberState(2, None, None, None, 128, (), QUEUE),
         ),
         journals=Journals(1, (JournalState("orders/a", 0, 1, 0, 10, 20, 10, None, 1.0),)),
         transactions=Transactions(
@@ -202,6 +203,7 @@ def test_stalls_come_first_and_causes_before_effects() -> None:
         ({"waits": waits(EXAMPLES[1], seconds=300), "phase": "restarting"}, "stuck", "5 min 0 s"),
         ({"phase": "failed", "reason": "given up"}, "down", "has failed at 2025-11-17 03:28:20"),
         ({"phase": "stopped"}, "down", "was stopped"),
+        ({"members": (MemberState(1, None, None, None, 256, (), None),)}, "waiting", "is running"),
         ({"phase": "starting", "members": (), "epochs": ()}, "waiting", "is starting; there is no"),
     ],
 )
