@@ -567,13 +567,13 @@ def _explain(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
 def test_a_folder_that_cannot_be_written_to_does_not_end_the_feed(world: World) -> None:
     with world.shuffle() as shuffle, consuming(shuffle):
         world.wait("idle")
-        (world.folder / ".state.json").unlink(missing_ok=True)
-        (world.folder / ".state.json").mkdir()  # so that nobody can write it
+        (world.folder / ".state.json.tmp").unlink(missing_ok=True)
+        (world.folder / ".state.json.tmp").mkdir()  # so that nobody can write it
         before = (world.folder / "state.json").stat().st_mtime_ns
         world.write(10)
         assert shuffle.session.wait_caught_up(PATIENCE_SECONDS)
         assert (world.folder / "state.json").stat().st_mtime_ns == before
-        (world.folder / ".state.json").rmdir()
+        (world.folder / ".state.json.tmp").rmdir()
         eventually(
             lambda: (world.folder / "state.json").stat().st_mtime_ns > before, "that it goes on"
         )

@@ -15,6 +15,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.logs import about
 from penstock.shuffle.gathering import Gathering
 from penstock.watch.causes import Restart, Starting
 from penstock.watch.encoding import encode_state
@@ -158,13 +159,14 @@ class Watch:
         """A temporary file renamed over the old one: a reader has one or the other. Nothing is
         synced: after a power cut there is nothing to watch."""
         path = self._folder / STATE_NAME
-        temporary = self._folder / f".{STATE_NAME}"
+        temporary = self._folder / f".{STATE_NAME}.tmp"
         try:
             temporary.write_text(encode_state(self.state()), encoding="utf-8")
             temporary.replace(path)
         except Exception as error:  # noqa: BLE001 - the feed goes on without being watched
             if not self._complained:
-                _LOG.warning("the state of feed %s cannot be written: %s", self._feed, error)
+                log = about(_LOG, feed=self._feed)
+                log.warning("the state of feed %s cannot be written: %s", self._feed, error)
             self._complained = True
             with contextlib.suppress(OSError):
                 temporary.unlink()  # half a file may be what fills the disk

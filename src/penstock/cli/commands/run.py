@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, open_store, store_option
+from penstock.cli.options import examples, json_option, log_json_option, open_store, store_option
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.logs import written_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,7 @@ LOOK_SECONDS: Final = 0.25
     "a later one has what earlier ones have written.",
 )
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting for Spark.")
+@log_json_option
 @json_option
 @store_option
 def run(
@@ -67,6 +69,7 @@ def run(
     checkpoints: Path | None,
     once: bool,
     confs: tuple[str, ...],
+    log_json: Path | None,
     as_json: bool,
     store_url: str | None,
 ) -> None:
@@ -82,6 +85,7 @@ def run(
     from penstock.spark.pipeline import load_pipeline
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(written_to(log_json))
         store = stack.enter_context(open_store(store_url))
         name, function = load_pipeline(file)
         view = stack.enter_context(RunView(terminal.messages()))
