@@ -201,7 +201,7 @@ def test_spark_sees_the_lag(streams: Streams, store: ps.OpenStore) -> None:
     assert latest[-1]["epoch"] >= ends[-1]["epoch"]
     assert latest[-1]["rows_behind"] == 0
     assert latest[-1]["open_transactions"] == 0
-    assert latest[-1]["stall"] is None
+    assert {"watermark", "stall"} <= latest[-1].keys()
 
 
 def source_processes(store: ps.OpenStore) -> list[int]:

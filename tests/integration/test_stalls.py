@@ -28,6 +28,7 @@ from penstock.shuffle.member import Settings
 from penstock.shuffle.outlet import Outlet
 from penstock.shuffle.processes import ProcessShuffle
 from penstock.shuffle.session import actor as session_module
+from penstock.shuffle.session.actor import MemberLostError
 from penstock.watch import FeedState, Wait, load
 from tests.conformance.waiting import Background, eventually
 
@@ -527,6 +528,15 @@ def test_a_member_stops_answering_and_is_killed(world: World) -> None:
     stopping.set()
     drawing.result(PATIENCE_SECONDS)
     assert world.explained().phase == "stopped"
+
+
+def test_a_failure_is_told_before_the_consumer_finds_out(world: World) -> None:
+    with world.shuffle() as shuffle:
+        world.until(lambda state: state.phase == "running", "that it runs")
+        shuffle.session.fail(MemberLostError("member 2 tripped", 2))
+        wait = world.wait("restart", member=2)
+        assert "because member 2 tripped" in wait.text
+        assert world.explained().phase == "restarting"
 
 
 @pytest.mark.slow

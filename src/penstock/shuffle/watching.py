@@ -122,10 +122,14 @@ class Watch:
             session = self._session()
             view = None if session is None else session.view()
             assignment = self._assignment()
-            waits = self._waits(view, assignment.members)
-            self._state = self._gathering.look(
-                self._begun(), view, assignment, self.consumer, waits
-            )
+            begun = self._begun()
+            waits = list(self._waits(view, assignment.members))
+            if session is not None and session.failure is not None and begun.phase == "running":
+                # The consumer finds out when it next asks, and begins anew: perhaps much later.
+                reason, member = str(session.failure), getattr(session.failure, "member", None)
+                begun = replace(begun, phase="restarting", reason=reason)
+                waits.append(Seen(Restart(reason, member, self._in_a_row + 1)))
+            self._state = self._gathering.look(begun, view, assignment, self.consumer, waits)
             return self._state
 
     @property

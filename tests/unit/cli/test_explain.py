@@ -70,7 +70,7 @@ def test_a_feed_is_explained_in_words(feeds: Feeds, run: Run) -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == f"stuck  {folder}"
     assert lines[1].strip().startswith("Feed orders is stuck; there is no epoch yet")
-    assert lines[2].strip().startswith("Queue 2 writes nothing since 30 s: its 293.0 KiB are above")
+    assert lines[2].strip().startswith("Queue 2 has written nothing for 30 s: its 293.0 KiB are")
     assert lines[-1].strip().startswith("What you could do: Let the consumer go on")
 
 
