@@ -28,6 +28,7 @@ from penstock.shuffle.member import Settings
 from penstock.shuffle.outlet import Outlet
 from penstock.shuffle.processes import ProcessShuffle
 from penstock.shuffle.session import actor as session_module
+from penstock.shuffle.session.actor import MemberLostError
 from penstock.watch import FeedState, Wait, load
 from tests.conformance.waiting import Background, eventually
 
@@ -529,6 +530,15 @@ def test_a_member_stops_answering_and_is_killed(world: World) -> None:
     assert world.explained().phase == "stopped"
 
 
+def test_a_failure_is_told_before_the_consumer_finds_out(world: World) -> None:
+    with world.shuffle() as shuffle:
+        world.until(lambda state: state.phase == "running", "that it runs")
+        shuffle.session.fail(MemberLostError("member 2 tripped", 2))
+        wait = world.wait("restart", member=2)
+        assert "because member 2 tripped" in wait.text
+        assert world.explained().phase == "restarting"
+
+
 @pytest.mark.slow
 def test_a_process_is_gone_and_a_program_is_told(world: World) -> None:
     world.write(10)
@@ -564,16 +574,29 @@ def _explain(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
 # What is watched does not depend on being watched
 
 
-def test_a_folder_that_cannot_be_written_to_does_not_end_the_feed(world: World) -> None:
+def test_a_folder_that_cannot_be_written_to_does_not_end_the_feed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, temporary = world.folder / "state.json", world.folder / ".state.json.tmp"
+
+    def complaints() -> list[str]:
+        return [record.getMessage() for record in caplog.records]
+
     with world.shuffle() as shuffle, consuming(shuffle):
         world.wait("idle")
-        (world.folder / ".state.json").unlink(missing_ok=True)
-        (world.folder / ".state.json").mkdir()  # so that nobody can write it
-        before = (world.folder / "state.json").stat().st_mtime_ns
+
+        def put_full_disk() -> bool:
+            """It is removed when writing fails; a write may be under way just now."""
+            with contextlib.suppress(FileExistsError):
+                temporary.symlink_to("/dev/full")
+            return any("No space left on device" in text for text in complaints())
+
+        eventually(put_full_disk, "that the disk is full")
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
         world.write(10)
         assert shuffle.session.wait_caught_up(PATIENCE_SECONDS)
-        assert (world.folder / "state.json").stat().st_mtime_ns == before
-        (world.folder / ".state.json").rmdir()
-        eventually(
-            lambda: (world.folder / "state.json").stat().st_mtime_ns > before, "that it goes on"
-        )
+        before = state.stat().st_mtime_ns
+        eventually(lambda: state.stat().st_mtime_ns > before, "that it goes on")
+        assert len(complaints()) == 1, "once is enough"
+        world.until(lambda found: found.verdict == "healthy", "that all is well")

@@ -25,6 +25,7 @@ PURE_STANDARD = {
 PARTS: dict[str, tuple[set[str], set[str]]] = {
     # part: (parts it may import, libraries beside the standard one)
     "errors": (set(), set()),
+    "logs": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": (set(), {"pyarrow"}),
     "ids": ({"errors"}, set()),
@@ -72,6 +73,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "snapshot",
             "epoch",
             "transport",
+            "logs",
             "watch",
         },
         {"numpy", "pyarrow", "grpc"},
@@ -119,6 +121,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "web",
             "telemetry",
             "spark",
+            "logs",
             "watch",
         },
         {"numpy", "pyarrow", "click", "rich"},

@@ -298,7 +298,10 @@ class Coordinator:
         request, self._open = self._open, None
         if not concluded.decision.is_commit:
             _LOG.warning(
-                "epoch %d was aborted: %s", concluded.decision.epoch, concluded.decision.reason
+                "epoch %d was aborted: %s",
+                concluded.decision.epoch,
+                concluded.decision.reason,
+                extra={"epoch": concluded.decision.epoch},
             )
         if request is not None:
             request.future.set_result(concluded)

@@ -293,8 +293,8 @@ class Crew:
             case Failed(error=error):
                 reason = f"member {member} failed: {type(error).__name__}: {error}"
                 self._lose(member, MemberLostError(reason, member))
-            case Logged(logger=logger, level=level, message=text):
-                logging.getLogger(logger).log(level, "member %d: %s", member, text)
+            case Logged(logger=logger, level=level, message=text, known=known):
+                logging.getLogger(logger).log(level, "member %d: %s", member, text, extra=known)
             case other:
                 self._lose(member, MemberLostError(f"member {member} says {other!r}"))
 

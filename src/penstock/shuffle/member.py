@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.epoch.decisions import DecisionLog
 from penstock.epoch.member import EpochMember
 from penstock.errors import PenstockError
+from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.capture import Capture, MemberParticipant
 from penstock.shuffle.plan import make_plan
@@ -105,6 +106,7 @@ class Member:
         self.member: Final = security.member
         self.ended = threading.Event()
         self.failure: BaseException | None = None
+        self._log_about = about(_LOG, feed=setup.feed.name, member=self.member)
         settings, assignment = setup.settings, setup.assignment
         plan = make_plan(setup.feed, store)
         members = assignment.members
@@ -264,12 +266,12 @@ class Member:
             return
         self.failure = error
         self.ended.set()
-        _LOG.error("member %d cannot go on: %s", self.member, error)
+        self._log_about.error("member %d cannot go on: %s", self.member, error)
         try:
             reason = f"{type(error).__name__}: {error}"
             self._tell(0, control.MemberFailed(self.member, reason))
         except PenstockError:
-            _LOG.exception("member %d could not tell the Session", self.member)
+            self._log_about.exception("member %d could not tell the Session", self.member)
 
     def _tell_status(self) -> None:
         turn = 0

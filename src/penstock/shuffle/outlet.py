@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.checksum import RunningChecksum
 from penstock.errors import CorruptStorageError
 from penstock.frontier import Frontier, encode_chunks
+from penstock.logs import about
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import NOTHING, SNAPSHOTS, Epoch, load_record
 from penstock.shuffle.session.actor import MemberLostError
@@ -61,6 +62,7 @@ class Outlet:
         self._store = store
         self._plan = make_plan(feed, store)
         self._epochs: dict[int, Epoch] = {0: NOTHING}
+        self._log = about(_LOG, feed=feed.name)
         self._is_open = False
         self._consumed = 0
         self._restarts = Restarts(shuffle.watch)
@@ -190,7 +192,8 @@ class Outlet:
     def _failed(self, error: MemberLostError) -> None:
         self._is_open = False
         pause = self._restarts.after(error)
-        _LOG.warning("%s; all members begin anew after the newest epoch", error)
+        text = "%s; all members begin anew after the newest epoch"
+        self._log.warning(text, error, extra={"member": error.member})
         time.sleep(pause)
 
 

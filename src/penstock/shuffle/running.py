@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from penstock.disk import make_folder
 from penstock.errors import ConfigurationError
+from penstock.logs import about
 from penstock.routing import assign
 from penstock.shuffle.assigned import settle_assignment
 from penstock.shuffle.member import Settings, Setup
@@ -97,6 +98,7 @@ class Shuffle(abc.ABC):
     ) -> None:
         if not 1 <= members <= MEMBERS_MAX:
             raise ConfigurationError(f"a shuffle has 1 to {MEMBERS_MAX} members, not {members}")
+        self._log = about(_LOG, feed=feed.name)
         self._store = store
         self.folder: Final = folder
         self._place = Storage.open(folder / "cluster")
@@ -208,14 +210,14 @@ class Shuffle(abc.ABC):
         assigned = settle_assignment(self._place, self.members, resume.newest.number)
         self._setup = replace(self._setup, assignment=assigned.assignment)
         if 0 < resume.newest.number <= assigned.after:
-            _LOG.warning("there are other members than before: queues are built anew")
+            self._log.warning("there are other members than before: queues are built anew")
             self._drop_queues_of_others()
             self._rebuild()
             return
         try:
             self._open(resume)
         except QueueLostError as error:
-            _LOG.warning("queues are built anew: %s", error)
+            self._log.warning("queues are built anew: %s", error)
             self._close_all_parts()
             self._rebuild()
 

@@ -15,6 +15,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.logs import about
 from penstock.shuffle.gathering import Gathering
 from penstock.watch.causes import Restart, Starting
 from penstock.watch.encoding import encode_state
@@ -121,10 +122,14 @@ class Watch:
             session = self._session()
             view = None if session is None else session.view()
             assignment = self._assignment()
-            waits = self._waits(view, assignment.members)
-            self._state = self._gathering.look(
-                self._begun(), view, assignment, self.consumer, waits
-            )
+            begun = self._begun()
+            waits = list(self._waits(view, assignment.members))
+            if session is not None and session.failure is not None and begun.phase == "running":
+                # The consumer finds out when it next asks, and begins anew: perhaps much later.
+                reason, member = str(session.failure), getattr(session.failure, "member", None)
+                begun = replace(begun, phase="restarting", reason=reason)
+                waits.append(Seen(Restart(reason, member, self._in_a_row + 1)))
+            self._state = self._gathering.look(begun, view, assignment, self.consumer, waits)
             return self._state
 
     @property
@@ -158,13 +163,14 @@ class Watch:
         """A temporary file renamed over the old one: a reader has one or the other. Nothing is
         synced: after a power cut there is nothing to watch."""
         path = self._folder / STATE_NAME
-        temporary = self._folder / f".{STATE_NAME}"
+        temporary = self._folder / f".{STATE_NAME}.tmp"
         try:
             temporary.write_text(encode_state(self.state()), encoding="utf-8")
             temporary.replace(path)
         except Exception as error:  # noqa: BLE001 - the feed goes on without being watched
             if not self._complained:
-                _LOG.warning("the state of feed %s cannot be written: %s", self._feed, error)
+                log = about(_LOG, feed=self._feed)
+                log.warning("the state of feed %s cannot be written: %s", self._feed, error)
             self._complained = True
             with contextlib.suppress(OSError):
                 temporary.unlink()  # half a file may be what fills the disk

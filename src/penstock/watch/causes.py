@@ -166,7 +166,7 @@ class JournalLost(Cause):
             else f"journal {self.journal} has them no more"
         )
         return (
-            f"The recovery waits since {lasting(seconds)} for rows of producer {self.producer} "
+            f"The recovery has waited {lasting(seconds)} for rows of producer {self.producer} "
             f"that were in a lost queue, and {what}."
         )
 
@@ -209,7 +209,7 @@ class Probing(_OfSlice):
 
     def text(self, seconds: float) -> str:
         return (
-            f"Member {self.member} waits since {lasting(seconds)} for a first look at "
+            f"Member {self.member} has waited {lasting(seconds)} for a first look at "
             f"{_journals(self.journal, self.count)}; its rows are not ordered before."
         )
 
@@ -235,7 +235,7 @@ class JournalLags(_OfSlice):
 
     def text(self, seconds: float) -> str:
         return (
-            f"Member {self.member} waits since {lasting(seconds)} for rows of "
+            f"Member {self.member} has waited {lasting(seconds)} for rows of "
             f"{_journals(self.journal, self.count)}, which is {self.head - self.offset:,} rows "
             "behind and gives none; rows of other journals may have to come after them."
         )
@@ -287,7 +287,7 @@ class Credit(_OfSlice):
 
     def text(self, seconds: float) -> str:
         return (
-            f"Member {self.member} sends nothing since {lasting(seconds)}, because the queue of "
+            f"Member {self.member} has sent nothing for {lasting(seconds)}, because the queue of "
             f"member {self.to_member} has no room for more (lane {self.lane})."
         )
 
@@ -312,8 +312,8 @@ class HigherLane(_OfQueue):
 
     def text(self, seconds: float) -> str:
         return (
-            f"{counted(self.rows, 'row')} of lane {self.lane} wait in queue {self.member} since "
-            f"{lasting(seconds)} for documents of lane {self.higher_lane}, which go first and are "
+            f"{counted(self.rows, 'row')} of lane {self.lane} have waited {lasting(seconds)} in "
+            f"queue {self.member} for documents of lane {self.higher_lane}, which go first and are "
             f"due at {listed(self.slices, 'slice')}."
         )
 
@@ -336,7 +336,7 @@ class SlowSlice(_OfQueue):
 
     def text(self, seconds: float) -> str:
         return (
-            f"{counted(self.rows, 'row')} wait in queue {self.member} since {lasting(seconds)}, "
+            f"{counted(self.rows, 'row')} have waited {lasting(seconds)} in queue {self.member}, "
             f"because {listed(self.slices, 'slice')} may still send older ones."
         )
 
@@ -354,7 +354,7 @@ class DiskBudget(_OfQueue):
 
     def text(self, seconds: float) -> str:
         return (
-            f"Queue {self.member} writes nothing since {lasting(seconds)}: its "
+            f"Queue {self.member} has written nothing for {lasting(seconds)}: its "
             f"{sized(self.size_bytes)} are above the disk budget of {sized(self.limit_bytes)}, and "
             "it waits for the consumer to make room."
         )
@@ -383,7 +383,7 @@ class DiskOverdrawn(_OfQueue):
         )
         return (
             f"Queue {self.member} is {sized(self.overdrawn_bytes)} over its disk budget of "
-            f"{sized(self.limit_bytes)} since {lasting(seconds)}: the consumer has read all it "
+            f"{sized(self.limit_bytes)}, for {lasting(seconds)} now: the consumer has read all it "
             f"may, and {why}."
         )
 
@@ -408,7 +408,7 @@ class Aligning(_OfQueue):
 
     def text(self, seconds: float) -> str:
         return (
-            f"Queue {self.member} waits since {lasting(seconds)} for the barrier of epoch "
+            f"Queue {self.member} has waited {lasting(seconds)} for the barrier of epoch "
             f"{self.epoch} from {listed(self.slices, 'slice')}."
         )
 
@@ -441,10 +441,10 @@ class OpenTransaction(Cause):
         return (self.cohort,)
 
     def text(self, seconds: float) -> str:
-        held = "" if self.rows is None else f": {counted(self.rows, 'row')} are stored and hidden"
+        held = "its rows" if self.rows is None else counted(self.rows, "row")
         return (
             f"Producer {self.producer} has a transaction open since {lasting(seconds)} in "
-            f"{listed(self.journals, 'journal')}{held} until it commits."
+            f"{listed(self.journals, 'journal')}: {held} are stored, and hidden until it commits."
         )
 
     @property
@@ -512,7 +512,7 @@ class Acknowledging(Cause):
     def text(self, seconds: float) -> str:
         silent = f"; {listed(self.silent, 'member')} says nothing at all" if self.silent else ""
         return (
-            f"Epoch {self.epoch} waits since {lasting(seconds)} for {_parties(self.members)} to "
+            f"Epoch {self.epoch} has waited {lasting(seconds)} for {_parties(self.members)} to "
             f"have {self.phase} it{silent}."
         )
 
@@ -565,7 +565,7 @@ class EpochsAhead(Cause):
 
     def text(self, seconds: float) -> str:
         return (
-            f"No more epochs are begun since {lasting(seconds)}: the consumer is "
+            f"No epoch has begun for {lasting(seconds)}: the consumer is "
             f"{self.newest - self.consumed} of them behind, as many as are kept."
         )
 

@@ -18,6 +18,8 @@ from penstock.watch.state import FORMAT, FeedState, SparkBatch
 
 T = TypeVar("T")
 
+_PLAIN = frozenset({int, float, str, bool, types.NoneType})
+
 
 class StateFormatError(CorruptStorageError):
     """A state file is of another release, or it is no state. Use the release that the feed runs
@@ -50,7 +52,7 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
+        return [each if type(each) in _PLAIN else plain(each) for each in value]
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     return value

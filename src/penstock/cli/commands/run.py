@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, open_store, store_option
+from penstock.cli.options import examples, json_option, log_json_option, open_store, store_option
 from penstock.cli.page import page, web_option
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.logs import written_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,7 @@ LOOK_SECONDS: Final = 0.25
 )
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting for Spark.")
 @web_option
+@log_json_option
 @json_option
 @store_option
 def run(
@@ -70,6 +72,7 @@ def run(
     once: bool,
     confs: tuple[str, ...],
     without_web: bool,
+    log_json: Path | None,
     as_json: bool,
     store_url: str | None,
 ) -> None:
@@ -85,6 +88,7 @@ def run(
     from penstock.spark.pipeline import load_pipeline
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(written_to(log_json))
         store = stack.enter_context(open_store(store_url))
         name, function = load_pipeline(file)
         view = stack.enter_context(RunView(terminal.messages()))

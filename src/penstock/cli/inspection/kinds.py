@@ -48,6 +48,8 @@ _PLACES: Final[tuple[tuple[str, str, Inspect], ...]] = (
     ("feeds", r"feed\.json", records.inspect_feed),
     ("markers of stores", r"penstock\.json", records.inspect_marker),
     ("positions of `penstock shuffle`", r"consumer\.json", records.inspect_consumer),
+    ("states of feeds", r"state\.json", records.inspect_state),
+    ("batches of Spark", r"spark\.json", records.inspect_batches),
 )  # fmt: skip
 _BY_PLACE: Final = tuple(
     (kind, re.compile(rf"(?:.*/)?{place}"), inspect) for kind, place, inspect in _PLACES

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
 from penstock.errors import PeerUnavailableError, RemoteProtocolError
+from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.parcels import READS_SCHEMA, READS_STAGE, Stage
 from penstock.shuffle.queue.compress import compress
@@ -113,6 +114,7 @@ class QueueActor:
         self._needed_room = False
         self._overdrawn = False
         self._member = member
+        self._log_about = about(_LOG, member=member)
         self._names = [
             f"{self._origins[each].member}.{self._origins[each].lane}"
             for each in sorted(self._origins)
@@ -236,7 +238,7 @@ class QueueActor:
             case Reclaim():
                 reclaimed = reclaim(self._log, event.frontier, event.lsn)
                 if reclaimed.freed_bytes:
-                    _LOG.info("%d bytes of the queue were freed", reclaimed.freed_bytes)
+                    self._log_about.info("%d bytes of the queue were freed", reclaimed.freed_bytes)
                 self._handle(Consumed(event.lsn, self._log.size_bytes, self._log.last_lsn))
                 self._needed_room = False  # if it still does, it takes another epoch
             case EpochGivenUp() | Synced():
@@ -272,7 +274,7 @@ class QueueActor:
         if write.overdraws != self._overdrawn:
             self._overdrawn = write.overdraws
             if write.overdraws:
-                _LOG.warning(
+                self._log_about.warning(
                     "the queue goes over its disk budget (%d bytes are used): the consumer is done "
                     "with everything it may see, and open transactions hold the rest",
                     self._log.size_bytes,

@@ -18,6 +18,7 @@ from penstock.epoch.decisions import DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
 from penstock.errors import LocalProtocolError, PeerUnavailableError, PenstockError
 from penstock.frontier import Frontier
+from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
@@ -107,6 +108,7 @@ class Session:
         self._details: dict[SliceKey, Details] = {}
         self._epoch_rows: dict[int, int] = {}
         self._rows_to_recover = rows_to_recover(resume)
+        self._log = about(_LOG, feed=setup.feed.name)
         self._epoch_seconds = epoch_seconds
         self._diagnose = diagnose or (lambda error: error)
         self._store = store
@@ -358,7 +360,8 @@ class Session:
             self.failure = error
             self.failed.set()
             self._changed.notify_all()
-        _LOG.error("the shuffle cannot go on: %s", error)
+        member = getattr(error, "member", None)
+        self._log.error("the shuffle cannot go on: %s", error, extra={"member": member})
 
     # Hearing
 
@@ -395,7 +398,8 @@ class Session:
                         self._details[member, lane] = details
                     self._changed.notify_all()
             case control.RoomNeeded(member=member):
-                _LOG.info("member %d needs room on its disk", member)
+                text = "member %d needs room on its disk"
+                self._log.info(text, member, extra={"member": member})
                 self.begin_epoch()
             case control.MemberFailed(member=member, reason=reason):
                 raise MemberLostError(f"member {member} failed: {reason}", member)
@@ -473,7 +477,9 @@ class Session:
             return
         decision = concluded.decision
         if decision.verdict is not Verdict.COMMIT:
-            _LOG.warning("epoch %d was aborted: %s", decision.epoch, decision.reason)
+            text = "epoch %d was aborted: %s"
+            known = {"epoch": decision.epoch}
+            self._log.warning(text, decision.epoch, decision.reason, extra=known)
             self.begin_epoch()
             return
         with self._changed:
