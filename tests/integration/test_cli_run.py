@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -188,7 +189,7 @@ def test_once_runs_all_stages_and_the_next_run_goes_on(
     run: Commands, store: OpenStore, tmp_path: Path
 ) -> None:
     (tmp_path / "shop.py").write_text(PIPELINE)
-    arguments = ["shop.py", "--once", "--json", "--members", "1"]
+    arguments = ["shop.py", "--once", "--json", "--members", "1", "--no-web"]
     write(store, *range(100))
     command = run(*arguments)
     code, out = command.end()
@@ -199,6 +200,7 @@ def test_once_runs_all_stages_and_the_next_run_goes_on(
         "failure": None,
     }
     assert command.messages.splitlines()[0] == "starting Spark (local[2])"
+    assert "the page is at" not in command.messages
     check(store, *range(100))
     assert {path.name for path in (tmp_path / "shop.checkpoints").iterdir()} == {
         "doubled",
@@ -223,12 +225,31 @@ def test_in_a_terminal_queries_are_shown_until_ctrl_c(
         "both queries to have read everything",
     )
     check(store, *range(50))
+    base, token = _page(command)
+    eventually(
+        lambda: _metrics(base, token).count("penstock_spark_batch{") == 2, "Spark's batches, too"
+    )
+    assert _metrics(base, token).count("penstock_feed_up{") == 2
     command.interrupt()
     code, out = command.end()
     assert code == 0, command.messages
     assert out.splitlines() == ["doubled: 50 documents", "totals: 50 documents"]
+    with pytest.raises(OSError, match="refused"):
+        _metrics(base, token)
     assert "Traceback" not in command.messages
     assert "Exception" not in command.messages
+
+
+def _page(command: Command) -> tuple[str, str]:
+    found = re.search(r"the page is at (http://127\.0\.0\.1:\d+)/\?token=(\S+)", command.messages)
+    assert found, command.messages
+    return found[1], found[2]
+
+
+def _metrics(base: str, token: str) -> str:
+    asked = urllib.request.Request(f"{base}/metrics", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=WAIT_SECONDS_MAX) as answer:
+        return str(answer.read().decode())
 
 
 def _shown(command: Command) -> str:

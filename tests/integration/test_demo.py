@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.watch import load, load_spark
+
 COMMAND = str(Path(sys.executable).with_name("penstock"))
 WAIT_S = 600
 
@@ -29,6 +31,12 @@ def test_the_demo_holds_exactly_once_and_leaves_a_folder_to_look_at(tmp_path: Pa
     assert "NO" not in verdict
     assert "Exactly once: it held." in verdict
     assert done.stderr == ""
+    assert "the page is at http://127.0.0.1:" in done.stdout
+    feeds = list((folder / "store" / "feeds").iterdir())
+    assert len(feeds) == 2
+    for feed in feeds:
+        assert load(feed).phase == "stopped"
+        assert sum(batch.rows for batch in load_spark(feed)) > 0
     listed = subprocess.run(
         [COMMAND, "journals", "bids", "--json", "--store", str(folder / "store")],
         capture_output=True,

@@ -201,7 +201,7 @@ def test_nothing_that_is_queued_is_read_again(tmp_path: Path) -> None:
         world.outside(producer, 10)
         world.settle()
         world.check()
-        rows = sum(figures["rows"] for figures in world.shuffle.session.statuses.values())
+        rows = sum(queue.rows for queue in world.shuffle.session.queues.values())
         assert rows == 10, "written by this session"
         assert world.shuffle.session.newest.number > before
         world.stop()

@@ -103,6 +103,9 @@ def test_members_on_one_machine(tmp_path: Path, short: Path, programs: list[Prog
     killed = program.hear("killed")
     assert set(killed["before"]) == set(killed["after"]) == {"1", "2"}
     assert killed["before"]["1"] != killed["after"]["1"]
+    assert killed["consumer"] == "spark"
+    assert killed["restarts"]
+    assert killed["restarts"][0].startswith("the task of member ")
     program.hear("rescaled")
     delivered = _check_result(program.hear("result"))
     # Documents of one vnode are at one member, but for those that moved to the third.

@@ -200,6 +200,8 @@ def test_spark_sees_the_lag(streams: Streams, store: ps.OpenStore) -> None:
     ends = [json.loads(one["sources"][0]["endOffset"]) for one in query.recentProgress]
     assert latest[-1]["epoch"] >= ends[-1]["epoch"]
     assert latest[-1]["rows_behind"] == 0
+    assert latest[-1]["open_transactions"] == 0
+    assert {"watermark", "stall"} <= latest[-1].keys()
 
 
 def source_processes(store: ps.OpenStore) -> list[int]:

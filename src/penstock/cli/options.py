@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -48,6 +49,15 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")(
         command
     )
+
+
+def log_json_option(command: Command) -> Command:
+    return click.option(
+        "--log-json",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Append log records to this file, a line of JSON for each.",
+    )(command)
 
 
 def partitions_option(command: Command) -> Command:

@@ -50,6 +50,10 @@ class RunView:
         else:
             self._console.print(Text(text))
 
+    def tell(self, text: str) -> None:
+        """What stays to be read."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
     def show(self, queries: Sequence[Figures], *, stopping: bool) -> None:
         if self._live is not None:
             self._live.update(_table(queries, stopping=stopping))
@@ -63,7 +67,7 @@ def _table(queries: Sequence[Figures], *, stopping: bool) -> RenderableType:
     numbers = ("batch", "documents", "documents/s", "ms/batch", "rows behind", "epoch")
     made = terminal.table("query", *numbers, "", right=numbers)
     for query in queries:
-        state = "" if query.is_active else "ended"
+        state = query.stall if query.is_active else "ended"
         if query.batch is None:
             made.add_row(query.name, *("" for _ in numbers), state or _begun(query.doing))
             continue
@@ -87,7 +91,7 @@ def _line(query: Figures) -> str:
     return (
         f"{query.name}: batch {query.batch:,}, {counted(query.documents, 'document')}, "
         f"{query.documents_per_second:,.0f}/s; epoch {query.epoch:,}, "
-        f"{counted(query.rows_behind, 'row')} behind"
+        f"{counted(query.rows_behind, 'row')} behind{f'; {query.stall}' if query.stall else ''}"
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.running import Shuffle
     from penstock.shuffle.verify import Delivered
+    from penstock.watch import FeedState
 
 LOOK_SECONDS: Final = 0.2
 SETTLED_SECONDS: Final = 0.6
@@ -147,14 +148,15 @@ class Run:
         delivered: Delivered | None = None,
     ) -> None:
         self.position = position
-        self.statuses: dict[int, Mapping[str, float]] = {}
+        self.state: FeedState | None = None
+        """As it was a moment ago."""
         self.restarts = self.epochs = 0
         self.newest_seconds: float | None = None
         """When the newest epoch came, on the wall clock."""
         self.is_caught_up = False
         self.stopping = threading.Event()
         self._shuffle = shuffle
-        self._restarts = Restarts()
+        self._restarts = Restarts(shuffle.watch)
         self._dead_producers = DeadProducers(store)
         self._watcher = watcher
         self._follow = follow
@@ -187,7 +189,7 @@ class Run:
         self._dead_producers.look()
         session = self._shuffle.session
         epoch = session.wait_epoch(self.position.last.number, LOOK_SECONDS)
-        self.statuses = dict(session.statuses)
+        self.state = self._shuffle.watch.last
         if epoch is not None:
             self._consume(epoch)
         self._watcher.show(self)

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from penstock.cli.shuffle_run import Run
+    from penstock.watch.state import QueueState
 
 WINDOW_SECONDS: Final = 5.0
 """Rates are of the time just past."""
 LINE_SECONDS: Final = 5.0
 """Between plain lines: a log is not a film."""
+WAITS_SHOWN: Final = 2
+"""Of what is stuck: the cause, and what follows from it."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -72,21 +75,24 @@ class View:
     def _table(self, run: Run) -> RenderableType:
         numbers = ("documents", "documents/s", "bytes/s", "waiting", "disk")
         made = terminal.table("member", *numbers, "", right=("member", *numbers))
+        queues = _queues(run)
         for member, holding in run.position.holdings.items():
-            figures = run.statuses.get(member, {})
+            queue = queues.get(member)
             documents, size = self._rates(member)
             made.add_row(
                 str(member),
                 f"{holding.documents:,}",
                 f"{documents:,.0f}",
                 sized(size),
-                f"{figures.get('waiting_rows', 0):,.0f}",
-                sized(figures.get("size_bytes", 0)),
-                "over its disk budget" if figures.get("overdrawn") else "",
+                "" if queue is None else f"{queue.waiting_rows:,}",
+                "" if queue is None else sized(queue.disk.size_bytes),
+                "over its disk budget" if queue and queue.disk.overdrawn_bytes else "",
             )
         lines = [Text(f"{self._behind(run)}  ·  {self._epochs(run)}")]
         if run.restarts:
             lines.append(Text(counted(run.restarts, "restart"), "yellow"))
+        waits = () if run.state is None else run.state.waits
+        lines += [Text(wait.text, "yellow") for wait in waits[:WAITS_SHOWN] if wait.is_stall]
         hint = "Ctrl-C again stops at once" if run.stopping.is_set() else "Ctrl-C stops in order"
         return Group(made, *lines, Text(hint, "dim"))
 
@@ -98,10 +104,12 @@ class View:
             f"{sum(documents for documents, _ in rates):,.0f}/s, "
             f"{sized(sum(size for _, size in rates))}/s",
             self._behind(run),
-            f"{sized(sum(each.get('size_bytes', 0) for each in run.statuses.values()))} of disk",
+            f"{sized(sum(each.disk.size_bytes for each in _queues(run).values()))} of disk",
         ]
         if run.restarts:
             parts.append(counted(run.restarts, "restart"))
+        stalls = [] if run.state is None else [each for each in run.state.waits if each.is_stall]
+        parts += [each.text.removesuffix(".") for each in stalls[:1]]
         return "; ".join(parts)
 
     def _epochs(self, run: Run) -> str:
@@ -115,10 +123,11 @@ class View:
 
     def _behind(self, run: Run) -> str:
         """Rows that are in the journals and not yet in the queues."""
-        if not run.statuses:
+        if run.state is None or run.state.rows_behind is None:
             return "the members are starting"
+        slices = [each for member in run.state.members for each in member.slices]
         behind = [
-            int(sum(each.get(f"behind.{lane}", 0) for each in run.statuses.values()))
+            sum(each.rows_behind for each in slices if each.lane == lane)
             for lane in range(len(self._lanes))
         ]
         if len(behind) == 1:
@@ -148,6 +157,11 @@ class View:
     def _epoch_rate(self) -> float:
         (begin, old, _), (end, new, _) = self._past[0], self._past[-1]
         return (new - old) / max(end - begin, 1e-9)
+
+
+def _queues(run: Run) -> dict[int, QueueState]:
+    members = () if run.state is None else run.state.members
+    return {each.member: each.queue for each in members if each.queue is not None}
 
 
 def sized(count: float) -> str:

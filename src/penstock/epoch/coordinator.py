@@ -21,12 +21,14 @@ from penstock.epoch.announcements import (
     ANNOUNCEMENT_KEY,
     Acknowledgement,
     Announcement,
+    Phase,
 )
 from penstock.epoch.decisions import Decision, DecisionLog, prunable
 from penstock.epoch.inbox import Inbox
 from penstock.epoch.leader import Concluded, Leader, LeaderEffect
 from penstock.epoch.lease import LEASE_SECONDS, RENEWALS, Lease
 from penstock.epoch.temporary import put_up_with
+from penstock.epoch.times import EpochTimes
 from penstock.errors import ConfigurationError, PenstockError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -94,6 +96,8 @@ class Coordinator:
         self._leads = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
+        self.times: Final = EpochTimes()
+        """How epochs went, and what the open one waits for."""
 
     def start(self) -> Coordinator:
         self._inbox = Inbox(self._keyvalue, ACKNOWLEDGEMENT_KEY)
@@ -210,6 +214,8 @@ class Coordinator:
             self._hear()
             heard = machine.Acknowledged(self._acknowledgements)
             self._carry_out(leader.handle(heard, time.monotonic()))
+            if leader.awaits is not None:
+                self.times.waits(*leader.awaits)
         if leader.ready and self._leader is leader:
             self._leads.set()
             while self._requests and self._open is None:
@@ -247,11 +253,17 @@ class Coordinator:
     def _carry_out(self, effects: list[LeaderEffect]) -> None:
         for effect in effects:
             match effect:
-                case machine.Announce():
-                    self._announce(effect.announcement)
+                case machine.Announce(announcement=announcement):
+                    if announcement.phase is Phase.PREPARE:
+                        self.times.began(announcement.epoch, time.time())
+                    elif announcement.phase is Phase.ALIGNED:
+                        self.times.captured(time.time())
+                    self._announce(announcement)
                 case machine.Decide():
+                    self.times.prepared(time.time())
                     self._decide(effect.decision)
                 case machine.Concluded():
+                    self.times.concluded(effect.decision, time.time())
                     self._conclude(effect)
                 case machine.Deposed():
                     self._lease.drop()
@@ -286,7 +298,10 @@ class Coordinator:
         request, self._open = self._open, None
         if not concluded.decision.is_commit:
             _LOG.warning(
-                "epoch %d was aborted: %s", concluded.decision.epoch, concluded.decision.reason
+                "epoch %d was aborted: %s",
+                concluded.decision.epoch,
+                concluded.decision.reason,
+                extra={"epoch": concluded.decision.epoch},
             )
         if request is not None:
             request.future.set_result(concluded)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from penstock.epoch.announcements import Acknowledgement, Announcement, Phase, Stage, short
 from penstock.epoch.decisions import Decision, Verdict
-from penstock.epoch.quorum import Failed, Reached, TimedOut, weigh
+from penstock.epoch.quorum import Failed, Reached, TimedOut, missing_from, weigh
 from penstock.errors import LocalProtocolError
 
 if TYPE_CHECKING:
@@ -138,6 +138,18 @@ class Leader:
         """When Passed is due, at the latest."""
         waiting = self._state in (_State.PREPARING, _State.ALIGNED)
         return self._deadline if waiting else None
+
+    @property
+    def awaits(self) -> tuple[Stage, tuple[int, ...]] | None:
+        """While an epoch is open: what members have to acknowledge, and who has not."""
+        stages = {_State.PREPARING: Stage.CAPTURED, _State.ALIGNED: Stage.PREPARED}
+        stage = stages.get(self._state)
+        if stage is None:
+            return None
+        members = missing_from(
+            self._members, stage, self._epoch, self._term, self._acknowledgements
+        )
+        return stage, members
 
     @property
     def epoch(self) -> int:

@@ -80,6 +80,26 @@ def weigh(
     return None
 
 
+def missing_from(
+    expected: Iterable[int],
+    stage: Stage,
+    epoch: int,
+    term: int,
+    acknowledgements: Mapping[int, Acknowledgement],
+) -> tuple[int, ...]:
+    """Who has not come so far, as `weigh` sees it."""
+
+    def has(member: int) -> bool:
+        answer = acknowledgements.get(member)
+        return (
+            answer is not None
+            and (answer.term, answer.epoch) == (term, epoch)
+            and answer.stage in (stage, Stage.PREPARED)
+        )
+
+    return tuple(member for member in sorted(set(expected)) if not has(member))
+
+
 def _listed(members: tuple[int, ...]) -> str:
     kind = "member" if len(members) == 1 else "members"
     return f"{kind} {', '.join(map(str, members))}"

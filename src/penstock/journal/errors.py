@@ -67,6 +67,20 @@ class OffsetDroppedError(PenstockError):
         )
 
 
+class NothingToAbortError(ConfigurationError):
+    """The producer has no transaction open: it was never there, or is over. Look again."""
+
+    def __init__(self, producer: str) -> None:
+        super().__init__(producer)
+        self.producer = producer
+
+    def __str__(self) -> str:
+        return (
+            f"producer {self.producer} has no transaction open in this store: it has ended "
+            "meanwhile, or the name is wrong. `penstock explain` shows those that are open"
+        )
+
+
 class AppendFailedError(PenstockError):
     """The disk refused an append: full, or broken. The journal is as before; mend it, try again."""
 
@@ -88,11 +102,18 @@ class CorruptJournalError(CorruptStorageError):
 class ProducerFencedError(LocalProtocolError):
     """This producer was fenced, closed or forgotten, and may never write again. Open a new one."""
 
-    def __init__(self, producer: str) -> None:
-        super().__init__(producer)
-        self.producer = producer
+    def __init__(self, producer: str, aborted: str | None = None) -> None:
+        super().__init__(producer, aborted)
+        self.producer, self.aborted = producer, aborted
+        """Who aborted its transaction by hand, and when; None if nobody did."""
 
     def __str__(self) -> str:
+        if self.aborted is not None:
+            return (
+                f"producer {self.producer} was fenced, and cannot write again: its transaction was "
+                f"aborted by {self.aborted}. What it had committed before stands. Ask there why; "
+                "then open a new producer"
+            )
         return (
             f"producer {self.producer} was fenced, closed or forgotten and cannot write again; "
             "its committed documents stand. Open a new producer"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.journal.cut import take_cut
 from penstock.journal.producer import OpenProducer
 from penstock.journal.progress import frontier_of
-from penstock.journal.recovery import fence, recover
-from penstock.journal.store import JournalStore
+from penstock.journal.recovery import abort, fence, recover
+from penstock.journal.store import Abort, JournalStore
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,6 +50,11 @@ class OpenStore(JournalStore):
         for ledger in self.ledgers():
             if ledger.producer == producer:
                 fence(self, ledger)
+
+    def abort(self, producer: Producer, by: str) -> Abort:
+        """Ends a producer for good because of the transaction that it has open, which is rolled
+        back; that is kept on record. NothingToAbortError if it has none."""
+        return abort(self, producer, by, time.time())
 
     def frontier(self, *collections: str, as_of: AsOf = None) -> Frontier:
         """How far these collections have come together: no transaction is seen in part. Read each

@@ -132,6 +132,22 @@ class ProducerRecord:
     settled: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Somebody aborted a producer's transaction by hand."""
+
+    producer: Producer
+    name: str | None
+    at: float
+    """Seconds of the wall clock."""
+    by: str
+    journals: tuple[str, ...]
+    """Those that the transaction had touched."""
+    outcome: str | None = None
+    """`rolled back`; or `committed`, if that was decided before. None: whoever aborted it did not
+    come to the end of it, and recovery does what was left."""
+
+
 class ProducerLedger(abc.ABC):
     """The durable record of one producer's transactions, in the hands of its owner or settler."""
 
@@ -261,6 +277,14 @@ class JournalStore(abc.ABC):
     @abc.abstractmethod
     def retire_dead(self) -> None:
         """Retires the producers whose process is gone, and forgets those long settled."""
+
+    @abc.abstractmethod
+    def note_abort(self, abort: Abort) -> None:
+        """Durably; in place of an earlier note of the same producer."""
+
+    @abc.abstractmethod
+    def aborts(self) -> list[Abort]:
+        """All that were ever noted, the newest first."""
 
     @abc.abstractmethod
     def close(self) -> None: ...

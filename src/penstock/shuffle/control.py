@@ -7,7 +7,7 @@ is a row: its kind, its fields as JSON, and a frontier where it has one.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -25,6 +25,9 @@ from penstock.shuffle.session.state import (
     SliceOpened,
     StartRead,
 )
+from penstock.shuffle.status import MemberStatus
+from penstock.watch.encoding import made_of, plain
+from penstock.watch.standing import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,14 +67,6 @@ class MemberFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemberStatus:
-    """From a member, now and then: what it did so far, for whoever watches."""
-
-    member: int
-    figures: dict[str, float]
-
-
 ToMember: TypeAlias = StartRead | AllReadsStarted | AskProgress | ConsumedThrough
 FromMember: TypeAlias = (
     SliceOpened
@@ -93,7 +88,6 @@ _PLAIN: Final = {
         ListingAdded,
         ListingDone,
         MemberFailed,
-        MemberStatus,
         ReadEnded,
         RoomNeeded,
         SliceOpened,
@@ -133,6 +127,8 @@ def _encode(message: Message) -> tuple[str, dict[str, Any], list[bytes] | None]:
             chunks = list(encode_chunks(fields.pop("delta")))
         case ConsumedThrough():
             chunks = list(encode_chunks(fields.pop("frontier")))
+        case MemberStatus(waits=waits):
+            fields = plain({**fields, "waits": [wait.to_json() for wait in waits]})
         case StartRead():
             fields["entries"] = [
                 [str(entry.producer), entry.last_commit, entry.hinted_commit, entry.offset]
@@ -147,6 +143,10 @@ def _decode(kind: str, fields: dict[str, Any], chunks: list[bytes] | None) -> Me
     if kind in _PLAIN:
         message: Message = _PLAIN[kind](**fields)
         return message
+    if kind == "MemberStatus":
+        waits = tuple(Seen.from_json(wait) for wait in fields.pop("waits"))
+        status: MemberStatus = made_of(MemberStatus, {**fields, "waits": []})
+        return replace(status, waits=waits)
     if kind == "StartRead":
         entries = tuple(
             ProducerFrontier(Producer.from_hex(producer), *numbers)

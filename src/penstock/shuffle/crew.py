@@ -286,7 +286,7 @@ class Crew:
             except (EOFError, OSError):
                 # Whoever ended it on purpose does not ask how, and that may take a while to know.
                 if not self._ending.is_set():
-                    self._lose(member, MemberLostError(host.how_it_ended()))
+                    self._lose(member, MemberLostError(host.how_it_ended(), member))
                 return
             self._take(member, message)
 
@@ -302,9 +302,9 @@ class Crew:
                 self._lose(member, error)
             case Failed(error=error):
                 reason = f"member {member} failed: {type(error).__name__}: {error}"
-                self._lose(member, MemberLostError(reason))
-            case Logged(logger=logger, level=level, message=text):
-                logging.getLogger(logger).log(level, "member %d: %s", member, text)
+                self._lose(member, MemberLostError(reason, member))
+            case Logged(logger=logger, level=level, message=text, known=known):
+                logging.getLogger(logger).log(level, "member %d: %s", member, text, extra=known)
             case other:
                 self._lose(member, MemberLostError(f"member {member} says {other!r}"))
 

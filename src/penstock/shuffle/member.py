@@ -9,6 +9,8 @@ Whatever fails in a member ends it. What it held is in the last epoch: from ther
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.epoch.decisions import DecisionLog
 from penstock.epoch.member import EpochMember
 from penstock.errors import PenstockError
+from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.capture import Capture, MemberParticipant
 from penstock.shuffle.plan import make_plan
@@ -32,6 +35,7 @@ from penstock.shuffle.slice import events as slice_events
 from penstock.shuffle.slice.actor import SliceActor
 from penstock.shuffle.slice.snapshots import SliceSnapshot
 from penstock.shuffle.slice.state import SliceState
+from penstock.shuffle.status import MemberStatus
 from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
 from penstock.transport import Origin, Receiver, Sender, VnodeData
 
@@ -50,6 +54,9 @@ if TYPE_CHECKING:
     from penstock.transport.security import Security
 
 STATUS_SECONDS: Final = 0.25
+DETAILS_EVERY: Final = 4
+"""Journals and open spans are told with every so many statuses: once a second."""
+_HOST: Final = socket.gethostname()
 
 STREAM_BYTES: Final = 8 * 1024 * 1024
 """What a Queue holds of each Slice's rows before they are written."""
@@ -99,6 +106,7 @@ class Member:
         self.member: Final = security.member
         self.ended = threading.Event()
         self.failure: BaseException | None = None
+        self._log_about = about(_LOG, feed=setup.feed.name, member=self.member)
         settings, assignment = setup.settings, setup.assignment
         plan = make_plan(setup.feed, store)
         members = assignment.members
@@ -148,6 +156,7 @@ class Member:
             self._log,
             self._receiver,
             streams,
+            member=self.member,
             hear=self._hear,
             captured=self._queue_captured,
             room_needed=lambda: self._tell(0, control.RoomNeeded(self.member)),
@@ -257,34 +266,31 @@ class Member:
             return
         self.failure = error
         self.ended.set()
-        _LOG.error("member %d cannot go on: %s", self.member, error)
+        self._log_about.error("member %d cannot go on: %s", self.member, error)
         try:
             reason = f"{type(error).__name__}: {error}"
             self._tell(0, control.MemberFailed(self.member, reason))
         except PenstockError:
-            _LOG.exception("member %d could not tell the Session", self.member)
+            self._log_about.exception("member %d could not tell the Session", self.member)
 
     def _tell_status(self) -> None:
+        turn = 0
         while not self._closing.wait(STATUS_SECONDS) and not self.ended.is_set():
             try:
                 self._epochs.check()
                 for each in self._slices:
                     # Behind the progress that the lane has told: what is settled is known there.
-                    figures = {f"{name}.{each.lane}": at for name, at in each.figures().items()}
-                    status = control.MemberStatus(self.member, figures | self._queue_figures())
-                    self._tell(each.lane, status)
+                    self._tell(each.lane, self._lane_status(each, turn % DETAILS_EVERY == 0))
             except BaseException as error:  # noqa: BLE001 - whatever it is, it cannot go on
                 self._fail(error)
+            turn += 1
 
-    def _queue_figures(self) -> dict[str, float]:
-        queue = self._queue.figures()
-        return {
-            "rows": queue.rows,
-            "blocks": queue.blocks,
-            "size_bytes": queue.size_bytes,
-            "waiting_rows": queue.waiting_rows,
-            "overdrawn": queue.is_overdrawn,
-        }
+    def _lane_status(self, of: SliceActor, with_details: bool) -> MemberStatus:
+        queue, queue_waits = self._queue.status()
+        status, waits, details = of.status(with_details=with_details)
+        if of.lane == 0:
+            waits += queue_waits
+        return MemberStatus(self.member, of.lane, os.getpid(), _HOST, status, queue, waits, details)
 
     # Epochs
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.checksum import RunningChecksum
 from penstock.errors import CorruptStorageError
 from penstock.frontier import Frontier, encode_chunks
+from penstock.logs import about
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import NOTHING, SNAPSHOTS, Epoch, load_record
 from penstock.shuffle.session.actor import MemberLostError
@@ -64,9 +65,11 @@ class Outlet:
         self._store = store
         self._plan = make_plan(feed, store)
         self._epochs: dict[int, Epoch] = {0: NOTHING}
+        self._log = about(_LOG, feed=feed.name)
         self._is_open = False
         self._consumed = 0
-        self._restarts = Restarts()
+        self._restarts = Restarts(shuffle.watch)
+        shuffle.watch.consumer = "spark"
         self._dead_producers = DeadProducers(store)
         self._target: Frontier | None = None
 
@@ -163,18 +166,17 @@ class Outlet:
         """Whether everything that was there at `set_target` is in this epoch."""
         return self._target is None or covers(epoch.frontier, self._target)
 
-    def behind(self) -> int:
-        """How many rows of the journals were not read yet, by what members said last."""
-        if not self._is_open:
-            return 0
-        statuses = list(self._shuffle.session.statuses.values())
-        behind = [
-            value
-            for figures in statuses
-            for name, value in figures.items()
-            if name.startswith("behind.")
-        ]
-        return round(sum(behind))
+    def figures(self) -> dict[str, Any]:
+        """For Spark's progress: rows of the journals that were not read yet, the watermark as
+        seconds, open transactions, and the kind of the first stall."""
+        state = self._shuffle.watch.last
+        stalls = [] if state is None else [wait.kind for wait in state.waits if wait.is_stall]
+        return {
+            "rows_behind": self._shuffle.session.rows_behind if self._is_open else 0,
+            "watermark": None if state is None else state.watermark.clock,
+            "open_transactions": 0 if state is None else state.transactions.count,
+            "stall": stalls[0] if stalls else None,
+        }
 
     def close(self) -> None:
         self._is_open = False
@@ -193,7 +195,8 @@ class Outlet:
     def _failed(self, error: MemberLostError) -> None:
         self._is_open = False
         pause = self._restarts.after(error)
-        _LOG.warning("%s; all members begin anew after the newest epoch", error)
+        text = "%s; all members begin anew after the newest epoch"
+        self._log.warning(text, error, extra={"member": error.member})
         time.sleep(pause)
 
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.journal import open_store
+from penstock.logs import fields_of
 from penstock.shuffle import control
 from penstock.shuffle.member import Member
 from penstock.shuffle.running import lock_folder
@@ -88,6 +89,8 @@ class Logged:
     logger: str
     level: int
     message: str
+    known: dict[str, Any] = field(default_factory=dict)
+    """Of whose it is: feed, member, epoch."""
 
 
 class HeldLock:
@@ -149,7 +152,8 @@ def run_member(given: Given, pipe: Pipe) -> None:
     """In a process that may live on: afterwards it is as it was."""
     ends = _Ends(pipe)
     logger = logging.getLogger("penstock")
-    told, propagate = _Told(ends), logger.propagate
+    known = {"feed": given.setup.feed.name, "member": given.security.member}
+    told, propagate = _Told(ends, known), logger.propagate
     logger.addHandler(told)
     logger.propagate = False
     try:
@@ -278,12 +282,14 @@ class _Ends:
 class _Told(logging.Handler):
     """Sends log records to the Session's process, which has somewhere to put them."""
 
-    def __init__(self, ends: _Ends) -> None:
+    def __init__(self, ends: _Ends, known: dict[str, Any]) -> None:
         super().__init__(logging.WARNING)
         self._ends = ends
+        self._known = known
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._ends.tell(Logged(record.name, record.levelno, record.getMessage()))
+        known = {**self._known, **fields_of(record)}
+        self._ends.tell(Logged(record.name, record.levelno, record.getMessage(), known))
 
 
 def shippable(error: BaseException) -> BaseException:

@@ -3,6 +3,7 @@
     folder/cluster      decisions, lease, snapshots, assignments
     folder/member-1     the queue of member 1, and so on
     folder/lock         held by the processes that work in here
+    folder/state.json   what it is doing, for whoever watches
 
 Whatever fails, all of it begins anew from the newest committed epoch; with a queue lost, or with
 another number of members than before, from what the consumer is done with.
@@ -17,16 +18,18 @@ import os
 import shutil
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from penstock.disk import make_folder
 from penstock.errors import ConfigurationError
+from penstock.logs import about
 from penstock.routing import assign
 from penstock.shuffle.assigned import settle_assignment
 from penstock.shuffle.member import Settings, Setup
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.resume import SNAPSHOTS, find_resume
+from penstock.shuffle.watching import Watch
 from penstock.snapshot import SnapshotStore
 from penstock.storage import Storage
 
@@ -80,6 +83,9 @@ class Shuffle(abc.ABC):
     """From `start` to `close`; a context. What a form of it has to do is to open a session with
     its members, and to close them."""
 
+    on_spark: ClassVar[bool] = False
+    """Members are tasks of Spark, and wait for its slots."""
+
     def __init__(
         self,
         feed: Feed,
@@ -92,6 +98,7 @@ class Shuffle(abc.ABC):
     ) -> None:
         if not 1 <= members <= MEMBERS_MAX:
             raise ConfigurationError(f"a shuffle has 1 to {MEMBERS_MAX} members, not {members}")
+        self._log = about(_LOG, feed=feed.name)
         self._store = store
         self.folder: Final = folder
         self._place = Storage.open(folder / "cluster")
@@ -100,6 +107,14 @@ class Shuffle(abc.ABC):
         self._session: Session | None = None
         self._readers: dict[int, QueueReader] = {}
         self._lock: int | None = None
+        self.watch: Final = Watch(
+            folder,
+            feed.name,
+            store.url,
+            lambda: self._session,
+            lambda: self._setup.assignment,
+            on_spark=self.on_spark,
+        )
 
     @property
     def session(self) -> Session:
@@ -126,14 +141,19 @@ class Shuffle(abc.ABC):
         if self._lock is not None:
             return
         self._lock = lock_folder(self.folder, LOCK_SECONDS_MAX)
+        self.watch.start()
 
     def start(self) -> Self:
         self.claim()
+        self.watch.opening()
         try:
             self._begin()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self.watch.failed(str(error))
             self.close()
             raise
+        self.watch.opened()
         return self
 
     def restart(self) -> None:
@@ -153,6 +173,7 @@ class Shuffle(abc.ABC):
 
     def close(self) -> None:
         self._close_all_parts()
+        self.watch.stop()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -189,14 +210,14 @@ class Shuffle(abc.ABC):
         assigned = settle_assignment(self._place, self.members, resume.newest.number)
         self._setup = replace(self._setup, assignment=assigned.assignment)
         if 0 < resume.newest.number <= assigned.after:
-            _LOG.warning("there are other members than before: queues are built anew")
+            self._log.warning("there are other members than before: queues are built anew")
             self._drop_queues_of_others()
             self._rebuild()
             return
         try:
             self._open(resume)
         except QueueLostError as error:
-            _LOG.warning("queues are built anew: %s", error)
+            self._log.warning("queues are built anew: %s", error)
             self._close_all_parts()
             self._rebuild()
 
@@ -204,6 +225,7 @@ class Shuffle(abc.ABC):
         """Fetches what was lost, in a session of its own, and goes on with its epoch. If nothing
         was, there is an epoch all the same: the newest one is always one with queues. If this is
         cut short, the epoch's queues are still lost: those that were begun are others."""
+        self.watch.recovering()
         resume = find_resume(self._place, queues_lost=True)
         self._open(resume)
         self.session.begin_epoch()

@@ -10,6 +10,7 @@ from penstock.shuffle.session.actor import MemberLostError
 
 if TYPE_CHECKING:
     from penstock.journal import OpenStore
+    from penstock.shuffle.watching import Watch
 
 RESTARTS_MAX: Final = 5
 """In a row, without an epoch between them. What fails that often will not mend itself."""
@@ -21,21 +22,26 @@ RECOVER_SECONDS: Final = 2.0
 class Restarts:
     """Of one shuffle."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
         self._in_a_row = 0
 
     def after(self, error: MemberLostError) -> float:
         """How long to wait before the next one. Raises if there were enough."""
         if self._in_a_row == RESTARTS_MAX:
-            raise MemberLostError(
+            reason = (
                 f"given up after {RESTARTS_MAX} restarts without an epoch between them: {error}"
-            ) from error
+            )
+            self._watch.failed(reason)
+            raise MemberLostError(reason) from error
+        self._watch.lost(str(error), error.member)
         pause = PAUSE_SECONDS_MIN * (1 << self._in_a_row)
         self._in_a_row += 1
         return pause
 
     def epoch_came(self) -> None:
         self._in_a_row = 0
+        self._watch.epoch_came()
 
 
 class DeadProducers:

@@ -18,14 +18,15 @@ import importlib.util
 import re
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import ConfigurationError
 from penstock.spark import SparkMissingError
+from penstock.spark.streaming.folders import feeds_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -65,11 +66,24 @@ class Pipeline:
     """Is told of each query. Who waits in it has the queries one after the other: so a second stage
     finds what the first has written, although both end."""
 
+    places: list[Path] = field(init=False)
+    """Folders with the feeds of its streams in them."""
+
+    def __post_init__(self) -> None:
+        self.places = [feeds_folder(self.store.url)]
+
+    def feed_folder(self, feed: str) -> Path | None:
+        """Where a feed of one of its streams is, if it is one."""
+        folders = (place / feed for place in self.places)
+        return next((folder for folder in folders if folder.is_dir()), None)
+
     def stream(self, collection: str = "", **options: Any) -> DataFrame:
         """The documents of a collection, or of a feed file (`feed=...`), as they come."""
         given = {name: _text(value) for name, value in (self.reading | options).items()}
         if collection:
             given["collection"] = collection
+        if "folder" in given:
+            self.places.append(Path(given["folder"]))
         if self.feed is not None:
             given = self.feed(**given)
         reader = self.spark.readStream.format("penstock").option("store", self.store.url)

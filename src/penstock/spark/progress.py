@@ -32,6 +32,8 @@ class Figures:
     rows_behind: int = 0
     """In the journals, and in no queue yet."""
     epoch: int = 0
+    stall: str = ""
+    """The kind of wait that the feed is stuck in, if it is."""
 
 
 class Progress:
@@ -61,6 +63,7 @@ class Progress:
             batch_ms=int(last["durationMs"].get("triggerExecution", 0)),
             rows_behind=sum(int(each.get("rows_behind", 0)) for each in latest),
             epoch=max((int(each["epoch"]) for each in latest), default=0),
+            stall=next((str(each["stall"]) for each in latest if each.get("stall")), ""),
         )
 
     def _count(self, last: Any) -> None:

@@ -374,7 +374,7 @@ def test_a_shuffles_folder_is_verified_and_every_damaged_file_is_named(
     report = inspect_folder(feed, verify=True)
     for kind in ("queue segments", "queue floors", "snapshot manifests",
                  "marks of committed snapshots", "epoch decisions", "lease records",
-                 "assignments", "positions of `penstock shuffle`"):  # fmt: skip
+                 "assignments", "positions of `penstock shuffle`", "states of feeds"):  # fmt: skip
         assert report.groups[kind].files, kind
     assert "not ours" not in report.groups
     told = 0

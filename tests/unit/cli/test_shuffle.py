@@ -205,7 +205,7 @@ class _CrashedError(Exception):
 
 def _crash_when_queued(session: Session, *_: object) -> None:
     def some() -> bool:
-        return [each["blocks"] > 0 for each in session.statuses.values()] == [True, True]
+        return [each.blocks > 0 for each in session.queues.values()] == [True, True]
 
     eventually(some, "blocks in both queues")
     raise _CrashedError

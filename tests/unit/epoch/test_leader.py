@@ -375,3 +375,24 @@ def test_a_commit_has_every_acknowledgement_and_is_announced_after_its_record(
                 told.slots[member] = Acknowledgement(term, epoch, stage)
                 told.handle(Acknowledged(dict(told.slots)))
     assert list(told.recorded) == list(range(1, len(told.recorded) + 1)), "without gaps"
+
+
+def awaited(leader: Leader) -> tuple[Stage, tuple[int, ...]] | None:
+    return leader.awaits
+
+
+def test_it_says_who_has_not_acknowledged() -> None:
+    leader = preparing()
+    assert awaited(leader) == (Stage.CAPTURED, (1, 2))
+    leader.handle(answers(2, Stage.CAPTURED, None), 0.0)
+    assert awaited(leader) == (Stage.CAPTURED, (2,))
+    leader.handle(answers(2, Stage.PREPARED, Stage.CAPTURED), 0.0)
+    assert awaited(leader) == (Stage.PREPARED, (2,)), "who has prepared has captured"
+    leader.handle(answers(2, Stage.PREPARED, Stage.PREPARED), 0.0)
+    assert awaited(leader) is None
+
+
+def test_an_answer_to_another_epoch_is_none() -> None:
+    leader = preparing()
+    leader.handle(answers(1, Stage.CAPTURED, Stage.CAPTURED), 0.0)
+    assert awaited(leader) == (Stage.CAPTURED, (1, 2))

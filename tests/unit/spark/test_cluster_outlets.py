@@ -89,7 +89,8 @@ def test_a_query_draws_as_if_the_shuffle_was_its_own(driver: Driver) -> None:
     assert [share.member for share in outlet.shares()] == [1, 2]
     assert driver.server.shares("feed") == outlet.shares(), "as tasks are told"
     assert measure(outlet, 0, found.number).documents == 30
-    assert outlet.behind() == 0
+    assert outlet.figures()["rows_behind"] == 0
+    assert outlet.figures()["stall"] is None
     outlet.consumed(found.number)
     assert outlet.wait_epoch(found.number, 0.05) is None
     outlet.close()

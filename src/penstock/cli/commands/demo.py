@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.options import debug_option, examples
+from penstock.cli.page import page, web_option
 
 
 @click.command(
@@ -34,9 +35,18 @@ from penstock.cli.options import debug_option, examples
     help="How many to generate.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the generated documents.")
+@web_option
 @debug_option
 @click.pass_context
-def demo(ctx: click.Context, folder: Path | None, keep: bool, documents: int, seed: int) -> None:
+def demo(
+    ctx: click.Context,
+    *,
+    folder: Path | None,
+    keep: bool,
+    documents: int,
+    seed: int,
+    without_web: bool,
+) -> None:
     """Write journals with faults in them, and read them exactly once with Spark, as they come.
 
     Several processes write people, auctions and bids as the Nexmark benchmark has them. Batches
@@ -45,6 +55,8 @@ def demo(ctx: click.Context, folder: Path | None, keep: bool, documents: int, se
     members is killed. Then Spark reads all of it as tables: what the query wrote is compared with
     that, with what the producers know they committed, and with what a plain reader would make of
     it.
+
+    A page shows all of it as it happens.
 
     The exit code is 0 only if every document was read exactly once.
     """
@@ -57,11 +69,15 @@ def demo(ctx: click.Context, folder: Path | None, keep: bool, documents: int, se
     find_java_home()  # or say now what is missing, and not after the writing
     stage = Stage()
     if folder is None and not keep:
-        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as made:
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-demo-") as made,
+            page([Path(made) / "store"], stage.say, without=without_web),
+        ):
             held = story.run(stage, Path(made), documents=documents, seed=seed)
     else:
         place = folder or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-        held = story.run(stage, place.absolute(), documents=documents, seed=seed)
+        with page([place.absolute() / "store"], stage.say, without=without_web):
+            held = story.run(stage, place.absolute(), documents=documents, seed=seed)
         stage.say(f"\nThe journals are in {place}. Look at them:")
         where = f"--store {place.absolute() / 'store'}"
         for command in ("journals", "read offers --limit 3 --meta", "read bids --raw --columns id"):

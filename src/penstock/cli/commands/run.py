@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, open_store, store_option
+from penstock.cli.options import examples, json_option, log_json_option, open_store, store_option
+from penstock.cli.page import page, web_option
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.logs import written_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +59,8 @@ LOOK_SECONDS: Final = 0.25
     "a later one has what earlier ones have written.",
 )
 @click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting for Spark.")
+@web_option
+@log_json_option
 @json_option
 @store_option
 def run(
@@ -67,14 +71,16 @@ def run(
     checkpoints: Path | None,
     once: bool,
     confs: tuple[str, ...],
+    without_web: bool,
+    log_json: Path | None,
     as_json: bool,
     store_url: str | None,
 ) -> None:
     """Run a pipeline: a PySpark file in which one function has @ps.pipeline.
 
     Starts Spark with settings for streaming, calls the function, and shows how its queries go,
-    until Ctrl-C or until one of them fails. On a cluster, members run as tasks of the same
-    application; on this machine, within Spark's own processes.
+    until Ctrl-C or until one of them fails; a page shows more of it. On a cluster, members run as
+    tasks of the same application; on this machine, within Spark's own processes.
     """
     settings = dict(_setting(one) for one in confs)
     from penstock.cli import terminal
@@ -82,6 +88,7 @@ def run(
     from penstock.spark.pipeline import load_pipeline
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(written_to(log_json))
         store = stack.enter_context(open_store(store_url))
         name, function = load_pipeline(file)
         view = stack.enter_context(RunView(terminal.messages()))
@@ -89,6 +96,7 @@ def run(
         folder = (checkpoints or file.with_suffix(".checkpoints")).absolute()
         settings |= {"spark.master": master, "spark.app.name": f"penstock run {name}"}
         made = stack.enter_context(_pipeline(store, folder, settings, members))
+        stack.enter_context(page(made.places, view.tell, without=without_web))
         ran = Run(made, view, once=once)
         failure = ran.to_end(function)
         view.say("stopping Spark")
@@ -200,6 +208,7 @@ def _pipeline(
     store: OpenStore, checkpoints: Path, settings: dict[str, str], members: int
 ) -> Iterator[Pipeline]:
     """With a Spark of its own, and a cluster if it is on more than this machine."""
+    from penstock.spark.batches import Batches
     from penstock.spark.cluster import cluster
     from penstock.spark.cluster.slots import is_local
     from penstock.spark.pipeline import Pipeline
@@ -209,7 +218,12 @@ def _pipeline(
     spark = local_session("penstock run", **tuned)
     try:
         if is_local(settings["spark.master"]):
-            yield Pipeline(spark, store, checkpoints, reading={"members": members})
+            pipeline = Pipeline(spark, store, checkpoints, reading={"members": members})
+            batches = Batches(spark, pipeline.feed_folder)
+            try:
+                yield pipeline
+            finally:
+                batches.close()
         else:
             with cluster(spark, store.url, members) as made:
                 yield Pipeline(spark, store, checkpoints, feed=made.feed)

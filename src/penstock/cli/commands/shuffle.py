@@ -17,7 +17,8 @@ import click
 
 from penstock.cli.commands.journals import split_names
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, open_store, store_option
+from penstock.cli.options import examples, json_option, log_json_option, open_store, store_option
+from penstock.logs import written_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +95,7 @@ DIFFERENCES_SHOWN: Final = 20
     metavar="BYTES",
     help="Of each member's queue.  [default: 64 GiB]",
 )
+@log_json_option
 @json_option
 @store_option
 @click.pass_context
@@ -111,6 +113,7 @@ def shuffle(
     verify: bool,
     epoch_seconds: float,
     disk_budget: int | None,
+    log_json: Path | None,
     as_json: bool,
     store_url: str | None,
 ) -> None:
@@ -135,6 +138,7 @@ def shuffle(
 
     messages = terminal.messages()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(written_to(log_json))
         store = stack.enter_context(open_store(store_url))
         feed = _feed(collection, key, feed_file)
         plan = make_plan(feed, store)

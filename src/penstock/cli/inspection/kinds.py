@@ -32,6 +32,7 @@ _PLACES: Final[tuple[tuple[str, str, Inspect], ...]] = (
     ("producers' files", rf"{_PRODUCER}/touched", producers.inspect_touched),
     ("producers' files", rf"{_PRODUCER}/(decision|completed)", producers.inspect_decision),
     ("producers' files", rf"{_PRODUCER}/settled", producers.inspect_settled),
+    ("aborts by hand", rf"aborts/{_HEX}{{12}}", producers.inspect_abort),
     ("queue segments", rf"{_HEX}{{12}}\.queue", queues.inspect_segment),
     ("queue floors", r"floor", queues.inspect_floor),
     ("snapshot manifests", rf"manifests/{_LABEL}", snapshots.inspect_manifest),
@@ -47,6 +48,8 @@ _PLACES: Final[tuple[tuple[str, str, Inspect], ...]] = (
     ("feeds", r"feed\.json", records.inspect_feed),
     ("markers of stores", r"penstock\.json", records.inspect_marker),
     ("positions of `penstock shuffle`", r"consumer\.json", records.inspect_consumer),
+    ("states of feeds", r"state\.json", records.inspect_state),
+    ("batches of Spark", r"spark\.json", records.inspect_batches),
 )  # fmt: skip
 _BY_PLACE: Final = tuple(
     (kind, re.compile(rf"(?:.*/)?{place}"), inspect) for kind, place, inspect in _PLACES

@@ -11,6 +11,7 @@ from penstock.cli.inspection.report import NO_CHECKSUM, Report
 from penstock.errors import CorruptStorageError
 from penstock.journal.file.durable import try_lock
 from penstock.journal.file.ledger import read_sealed, read_touches
+from penstock.journal.file.sealed import unsealed
 from penstock.journal.store import Touch
 
 if TYPE_CHECKING:
@@ -72,6 +73,18 @@ def inspect_decision(path: Path, limit: int | None) -> Report:
 
 def inspect_settled(path: Path, limit: int | None) -> Report:
     return Report(path, "mark of a settled producer", limit)
+
+
+def inspect_abort(path: Path, limit: int | None) -> Report:
+    report = Report(path, "abort of a transaction by hand", limit)
+    try:
+        found = unsealed(path.name, path.read_bytes())
+    except CorruptStorageError as error:
+        report.damaged(error)
+        return report
+    report.facts = {name: found[name] for name in ("producer", "name", "at", "by", "outcome")}
+    report.add([{"journal": journal} for journal in found["journals"]])
+    return report
 
 
 def _rows(touches: Iterable[Touch]) -> list[Row]:

@@ -19,6 +19,7 @@ from penstock.sinks.staging import read_part
 from penstock.sinks.two_phase import Decision as SinkDecision
 from penstock.spark.streaming.folders import read_note
 from penstock.storage import Storage
+from penstock.watch.encoding import StateFormatError, decode_batches, decode_state, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,6 +177,31 @@ def inspect_marker(path: Path, limit: int | None) -> Report:
 
 def inspect_consumer(path: Path, limit: int | None) -> Report:
     return _object(path, limit, "position of `penstock shuffle`", ("format", "of", "epoch"))
+
+
+def inspect_state(path: Path, limit: int | None) -> Report:
+    report = Report(path, "state of a feed", limit, notes=[NO_CHECKSUM])
+    try:
+        state = decode_state(path.read_bytes(), str(path))
+    except StateFormatError as error:
+        report.damaged(error)
+        return report
+    names = ("feed", "process", "host", "phase", "reason", "verdict", "explanation")
+    report.facts = {name: plain(getattr(state, name)) for name in names}
+    report.add(
+        {"kind": wait.kind, "who": wait.who, "stall": wait.is_stall, "text": wait.text}
+        for wait in state.waits
+    )
+    return report
+
+
+def inspect_batches(path: Path, limit: int | None) -> Report:
+    report = Report(path, "batches of a query", limit, notes=[NO_CHECKSUM])
+    try:
+        report.add(plain(batch) for batch in decode_batches(path.read_bytes(), str(path)))
+    except StateFormatError as error:
+        report.damaged(error)
+    return report
 
 
 def _object(path: Path, limit: int | None, kind: str, wanted: tuple[str, ...]) -> Report:

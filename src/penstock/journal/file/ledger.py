@@ -13,6 +13,7 @@ The folder's name is the fence: the owner reaches it by its path under `producer
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
 import shutil
@@ -20,7 +21,6 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.checksum import checksum
 from penstock.disk import sync_folder, write_all
 from penstock.errors import (
     CommitFailedError,
@@ -30,8 +30,10 @@ from penstock.errors import (
 )
 from penstock.ids import Producer
 from penstock.journal.errors import ProducerFencedError
+from penstock.journal.file.aborts import find_abort
 from penstock.journal.file.durable import locked, try_lock, write_file
 from penstock.journal.file.forks import let_go_at_fork
+from penstock.journal.file.sealed import sealed, unsealed
 from penstock.journal.store import Decision, ProducerLedger, ProducerRecord, Touch
 
 if TYPE_CHECKING:
@@ -87,7 +89,17 @@ class FileLedger(ProducerLedger):
                 "open a producer here"
             )
         if not self._folder.exists():
-            raise ProducerFencedError(str(self.producer))
+            raise self._fenced()
+
+    def _fenced(self) -> ProducerFencedError:
+        with contextlib.suppress(CorruptStorageError):
+            noted = find_abort(self._root, self.producer)
+            if noted is not None:
+                moment = datetime.datetime.fromtimestamp(noted.at, datetime.UTC)
+                return ProducerFencedError(
+                    str(self.producer), f"{noted.by} at {moment:%Y-%m-%d %H:%M:%S} UTC"
+                )
+        return ProducerFencedError(str(self.producer))
 
     def touch(self, touch: Touch) -> None:
         self.check_open()
@@ -97,7 +109,7 @@ class FileLedger(ProducerLedger):
             # without a touch is simply never closed, and never seen.
             descriptor = os.open(self._folder / "touched", os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:
-            raise ProducerFencedError(str(self.producer)) from None
+            raise self._fenced() from None
         try:
             write_all(descriptor, line.encode())
         finally:
@@ -107,7 +119,7 @@ class FileLedger(ProducerLedger):
         if self._is_parents:
             self.check_open()
         touches = [[touch.journal, touch.offset, touch.last_commit] for touch in decision.touches]
-        data = _sealed({"clock": decision.clock, "touches": touches})
+        data = sealed({"clock": decision.clock, "touches": touches})
         try:
             write_file(self._folder / "decision.new", data)
             with self._deciding(self._folder):
@@ -116,7 +128,7 @@ class FileLedger(ProducerLedger):
                 self._folder.stat()
                 (self._folder / "decision.new").rename(self._folder / "decision")
         except FileNotFoundError:
-            raise CommitFailedError(str(ProducerFencedError(str(self.producer)))) from None
+            raise CommitFailedError(str(self._fenced())) from None
         except OSError as error:
             raise CommitFailedError(
                 f"the commit could not be recorded: {error.strerror}. The transaction is rolled "
@@ -262,11 +274,6 @@ def _name_in(alive: Path) -> str | None:
     return None if name is None else str(name)
 
 
-def _sealed(data: dict[str, Any]) -> bytes:
-    text = json.dumps(data).encode()
-    return b"%016x %s\n" % (checksum(text), text)
-
-
 def read_sealed(path: Path) -> dict[str, Any] | None:
     """A decision, under whichever of its names, or None if there is none."""
     try:
@@ -275,11 +282,4 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
         if not path.parent.exists():
             raise
         return None
-    found, _, text = data.rstrip(b"\n").partition(b" ")
-    if b"%016x" % checksum(text) != found:
-        raise CorruptStorageError(
-            f"{path.parent.name}/{path.name} is damaged: its checksum does not match. "
-            "Restore it from a copy; without it a transaction's fate is not known"
-        )
-    decoded: dict[str, Any] = json.loads(text)
-    return decoded
+    return unsealed(f"{path.parent.name}/{path.name}", data)

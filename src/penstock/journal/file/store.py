@@ -15,6 +15,7 @@ from penstock.disk import make_folder, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
 from penstock.journal.errors import UnknownCollectionError
+from penstock.journal.file.aborts import list_aborts, write_abort
 from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.file.journal import JournalFile, probe_head
@@ -24,6 +25,7 @@ from penstock.journal.file.segment import BatchBuilder
 from penstock.journal.names import EVERYTHING, Selector, parse_journal_name
 from penstock.journal.opened import OpenStore
 from penstock.journal.store import (
+    Abort,
     Appended,
     Journal,
     JournalBatch,
@@ -312,6 +314,12 @@ class FileStore(OpenStore):
 
     def ledgers(self) -> list[ProducerLedger]:
         return list(list_ledgers(self._root))
+
+    def note_abort(self, abort: Abort) -> None:
+        write_abort(self._root, abort)
+
+    def aborts(self) -> list[Abort]:
+        return list_aborts(self._root)
 
     def retire_dead(self) -> None:
         now_s = time.time()

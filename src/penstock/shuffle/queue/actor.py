@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
 from penstock.errors import PeerUnavailableError, RemoteProtocolError
+from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.parcels import READS_SCHEMA, READS_STAGE, Stage
 from penstock.shuffle.queue.compress import compress
@@ -41,6 +42,7 @@ from penstock.shuffle.queue.events import (
     Wrote,
 )
 from penstock.shuffle.queue.reclaim import reclaim
+from penstock.shuffle.status import QueueStatus
 from penstock.transport import Barrier, Close, Flush, Flushed, Mark, VnodeData
 
 if TYPE_CHECKING:
@@ -54,8 +56,11 @@ if TYPE_CHECKING:
     from penstock.shuffle.queue.machine import QueueMachine
     from penstock.shuffle.queue.merge import Taken
     from penstock.transport import Origin, Received, Receiver
+    from penstock.watch.standing import Seen
 
 WAKE_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 0.2
+"""How old what it says to wait for may be, while there is something to do."""
 COMPRESS_AFTER_SECONDS: Final = 30.0
 """A segment that is still there then stays for long: it is worth the work."""
 
@@ -68,17 +73,6 @@ class Reclaim:
 
     frontier: Frontier
     lsn: int
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What a Queue did so far."""
-
-    rows: int
-    blocks: int
-    size_bytes: int
-    waiting_rows: int
-    is_overdrawn: bool
 
 
 _Posted: TypeAlias = Reclaim | EpochGivenUp | Synced
@@ -96,6 +90,7 @@ class QueueActor:
         receiver: Receiver,
         streams: Mapping[Origin, int],
         *,
+        member: int,
         hear: Callable[[Message], None],
         captured: Callable[[int, QueueState | str], None],
         room_needed: Callable[[], None],
@@ -118,7 +113,15 @@ class QueueActor:
         self._thread = threading.Thread(target=self._run, name="penstock queue", daemon=True)
         self._needed_room = False
         self._overdrawn = False
-        self._rows = self._blocks = 0
+        self._member = member
+        self._log_about = about(_LOG, member=member)
+        self._names = [
+            f"{self._origins[each].member}.{self._origins[each].lane}"
+            for each in sorted(self._origins)
+        ]
+        self._rows = self._blocks = self._written_bytes = self._unaligned_epoch = 0
+        self._waits: tuple[Seen, ...] = ()
+        self._looked_at = time.monotonic()
         self._next_look = time.monotonic() + COMPRESS_AFTER_SECONDS
 
     def start(self) -> None:
@@ -129,14 +132,22 @@ class QueueActor:
         self._posted.put(event)
         self._receiver.interrupt()
 
-    def figures(self) -> Figures:
-        return Figures(
-            self._rows,
-            self._blocks,
-            self._log.size_bytes,
-            self._machine.waiting_rows,
-            self._overdrawn,
+    def status(self) -> tuple[QueueStatus, tuple[Seen, ...]]:
+        """What it did so far, and what it waited for a moment ago."""
+        machine = self._machine
+        status = QueueStatus(
+            rows=self._rows,
+            blocks=self._blocks,
+            written_bytes=self._written_bytes,
+            size_bytes=self._log.size_bytes,
+            limit_bytes=machine.limit_bytes,
+            waiting_rows=machine.waiting_rows,
+            lsn=machine.last_lsn,
+            is_pressed=machine.needs_room,
+            is_overdrawn=machine.is_overdrawn,
+            unaligned_epoch=self._unaligned_epoch,
         )
+        return status, self._waits
 
     def close(self) -> None:
         self._closing.set()
@@ -166,6 +177,11 @@ class QueueActor:
             self._needed_room = self._machine.needs_room
             if self._needed_room:
                 self._room_needed()
+        if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            # By the thread that decides: the machine is seen between two steps of it.
+            found = self._machine.waits(self._member, self._log.size_bytes, self._names)
+            self._waits = tuple(found)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + COMPRESS_AFTER_SECONDS
             self._syncs.submit(self._guarded, self._compress)
@@ -222,7 +238,7 @@ class QueueActor:
             case Reclaim():
                 reclaimed = reclaim(self._log, event.frontier, event.lsn)
                 if reclaimed.freed_bytes:
-                    _LOG.info("%d bytes of the queue were freed", reclaimed.freed_bytes)
+                    self._log_about.info("%d bytes of the queue were freed", reclaimed.freed_bytes)
                 self._handle(Consumed(event.lsn, self._log.size_bytes, self._log.last_lsn))
                 self._needed_room = False  # if it still does, it takes another epoch
             case EpochGivenUp() | Synced():
@@ -246,6 +262,8 @@ class QueueActor:
                 case GiveBack(parts=parts):
                     self._receiver.release([_ticket(part) for part in parts if part.ticket])
                 case Captured(barrier=barrier, state=state):
+                    if barrier.is_unaligned:
+                        self._unaligned_epoch = barrier.epoch
                     self._captured(barrier.epoch, state)
                 case NotCaptured(epoch=epoch, reason=reason):
                     self._captured(epoch, reason)
@@ -256,13 +274,15 @@ class QueueActor:
         if write.overdraws != self._overdrawn:
             self._overdrawn = write.overdraws
             if write.overdraws:
-                _LOG.warning(
+                self._log_about.warning(
                     "the queue goes over its disk budget (%d bytes are used): the consumer is done "
                     "with everything it may see, and open transactions hold the rest",
                     self._log.size_bytes,
                 )
         parcels = [(taken.part.stage, _rows_of(taken)) for taken in write.merged.parts]
+        before = self._log.size_bytes
         lsn = self._log.append(parcels, write.merged.order, self._machine.names)
+        self._written_bytes += self._log.size_bytes - before
         self._rows += write.merged.rows
         self._blocks += 1
         return Wrote(lsn, self._log.size_bytes)

@@ -60,6 +60,8 @@ from penstock.shuffle.queue.events import (
     Wrote,
 )
 from penstock.shuffle.queue.merge import Merge
+from penstock.watch.causes import Aligning, DiskBudget, DiskOverdrawn, HigherLane, SlowSlice
+from penstock.watch.standing import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -141,9 +143,41 @@ class QueueMachine:
         return self._alignment.deadline_seconds
 
     @property
-    def waits_for(self) -> list[int]:
-        """The streams whose promises the merge waits for."""
-        return self._merge.held_by()
+    def limit_bytes(self) -> int:
+        return self._budget.limit_bytes
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """What it writes goes over the disk budget."""
+        return self._budget.is_overdrawn(self._rows_lsn)
+
+    def waits(self, member: int, size_bytes: int, streams: Sequence[str]) -> list[Seen]:
+        """What holds it up at this moment, as the Queue of this member with so much on disk.
+        `streams` has a name for each."""
+        found: list[Seen] = []
+        limit = self._budget.limit_bytes
+        if self.is_overdrawn:
+            over = max(0, size_bytes - limit)
+            found.append(Seen(DiskOverdrawn(member, size_bytes, limit, over, None, None)))
+        missing = self._alignment.missing
+        if missing is not None:
+            epoch, inputs = missing
+            found.append(Seen(Aligning(member, epoch, tuple(streams[one] for one in inputs))))
+        if self.needs_room:
+            found.append(Seen(DiskBudget(member, size_bytes, limit), self.last_lsn))
+            return found
+        turn = self._merge.turn
+        if turn is None or self._is_writing:
+            return found
+        holding = tuple(streams[one] for one in self._merge.held_by())
+        for lane, rows in self._merge.waiting_by_lane().items():
+            cause = (
+                SlowSlice(member, lane, holding, rows)
+                if lane == turn
+                else HigherLane(member, lane, rows, turn, holding)
+            )
+            found.append(Seen(cause, self.last_lsn))
+        return found
 
     def handle(self, event: QueueEvent, now_seconds: float) -> list[QueueEffect]:
         self._effects = []

@@ -141,6 +141,20 @@ class Merge(Generic[PartT]):
         waiting = self._streams[stream].waiting
         return waiting[0].part if waiting else None
 
+    def waiting_by_lane(self) -> dict[int, int]:
+        """The rows that wait, of the lanes that have some."""
+        found: dict[int, int] = {}
+        for state in self._streams:
+            rows = sum(waiting.rows for waiting in state.waiting)
+            if rows:
+                found[state.lane] = found.get(state.lane, 0) + rows
+        return found
+
+    @property
+    def turn(self) -> int | None:
+        """The lane whose rows go next, as soon as they can."""
+        return self._turn()
+
     def held_by(self) -> list[int]:
         """The streams whose promises the merge waits for: why nothing can be taken."""
         turn = self._turn()

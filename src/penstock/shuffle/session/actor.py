@@ -19,6 +19,7 @@ from penstock.epoch.decisions import DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
 from penstock.errors import LocalProtocolError, PeerUnavailableError, PenstockError
 from penstock.frontier import Frontier
+from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
@@ -36,18 +37,22 @@ from penstock.shuffle.session.state import (
     StartRead,
 )
 from penstock.shuffle.session.topology import Topology
+from penstock.shuffle.session.view import AWAITED_MAX, AwaitedView, SessionView, rows_to_recover
+from penstock.shuffle.status import MemberStatus
 from penstock.snapshot import SnapshotParticipant, SnapshotStore
 from penstock.transport import Close, Receiver, Sender, VnodeData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from penstock.checkpoint import Barrier, Flags
     from penstock.directory.keyvalue import KeyValue
     from penstock.journal.store import JournalStore
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume
-    from penstock.shuffle.session.state import SessionEffect, SessionEvent
+    from penstock.shuffle.session.state import SessionEffect, SessionEvent, SliceKey
+    from penstock.shuffle.session.view import Heard
+    from penstock.shuffle.status import Details, QueueStatus
     from penstock.snapshot import Captured
     from penstock.storage import Storage
     from penstock.transport import Received
@@ -57,6 +62,8 @@ EPOCH_SECONDS: Final = 1.0
 EPOCHS_AHEAD_MAX: Final = 256
 """A consumer that lags by so many is given no more: what comes meanwhile is in the next one. The
 snapshots of those it may still ask for are kept."""
+EPOCHS_TOLD: Final = 100
+"""Of so many is told how large they were."""
 WAKE_SECONDS: Final = 0.5
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
@@ -65,6 +72,14 @@ _LOG: Final = logging.getLogger("penstock.shuffle")
 class MemberLostError(PenstockError):
     """A member of the shuffle failed, or its stream is gone. All of them begin anew at the newest
     epoch."""
+
+    def __init__(self, reason: str, member: int | None = None) -> None:
+        """`member`, if it is known which."""
+        super().__init__(reason, member)
+        self.member = member
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Session:
@@ -87,8 +102,12 @@ class Session:
         gone does not tell that a process was killed. Members reach this by `host`."""
         self.failed = threading.Event()
         self.failure: BaseException | None = None
-        self.statuses: dict[int, Mapping[str, float]] = {}
-        """What each member did so far."""
+        self._heard: dict[SliceKey, Heard] = {}
+        """What each Slice and its Queue did so far, and when they told."""
+        self._details: dict[SliceKey, Details] = {}
+        self._epoch_rows: dict[int, int] = {}
+        self._rows_to_recover = rows_to_recover(resume)
+        self._log = about(_LOG, feed=setup.feed.name)
         self._pacing = Pacing(epoch_seconds)
         self._diagnose = diagnose or (lambda error: error)
         self._store = store
@@ -114,6 +133,8 @@ class Session:
         self._epochs: deque[Epoch] = deque([resume.readable])
         self._changed = threading.Condition(self._lock)
         self._wants_epoch = False
+        self._taken_rows = 0
+        """Of the journals, that the next epoch has and the one before has not."""
         self._closing = threading.Event()
         self._receiver = Receiver(
             security,
@@ -245,29 +266,72 @@ class Session:
 
     def _is_caught_up(self, heads: int) -> bool:
         """Whether members have read so far, and what they read is durable, told and committed."""
-        settled = self._figures("settled.")
+        slices = [status.slice for _, status in self._heard.values()]
         return (
-            len(settled) == len(self._members) * len(self._plan.lanes)
-            and all(settled)
-            and sum(self._figures("read_offset.")) >= heads
+            len(slices) == len(self._members) * len(self._plan.lanes)
+            and all(each.settled for each in slices)
+            and sum(each.read_offset for each in slices) >= heads
             and not self._state.unlisted
             and not self._state.has_ready
             and not self._state.waiting
             and self._epochs[-1].frontier == self._state.frontier
         )
 
-    def _figures(self, prefix: str) -> list[float]:
-        return [
-            value
-            for figures in self.statuses.values()
-            for name, value in figures.items()
-            if name.startswith(prefix)
-        ]
+    @property
+    def statuses(self) -> dict[SliceKey, MemberStatus]:
+        """What each Slice and its Queue did so far."""
+        with self._lock:
+            return {key: status for key, (_, status) in self._heard.items()}
+
+    @property
+    def queues(self) -> dict[int, QueueStatus]:
+        """What each member's Queue did so far."""
+        return {member: status.queue for (member, _), status in self.statuses.items()}
+
+    @property
+    def rows_behind(self) -> int:
+        """Of the journals, that were not read yet, by what members said last."""
+        return sum(status.slice.rows_behind for status in self.statuses.values())
+
+    def view(self) -> SessionView:
+        """All that whoever watches wants to know."""
+        to_wall = time.time() - time.monotonic()
+        with self._lock:
+            state = self._state
+            awaited = [
+                AwaitedView(
+                    waiting.cohort,
+                    waiting.since + to_wall,
+                    commit,
+                    state.hinted_by(waiting.cohort, commit),
+                    state.is_read(commit.journal, commit.binding),
+                )
+                for waiting in state.waiting
+                for commit in waiting.awaited[:AWAITED_MAX]
+            ]
+            return SessionView(
+                plan=self._plan,
+                members=self._members,
+                heard=dict(self._heard),
+                details=dict(self._details),
+                unlisted=tuple((binding, state.lister(binding)) for binding in state.unlisted),
+                awaited=tuple(awaited[:AWAITED_MAX]),
+                epochs=self._coordinator.times.all(),
+                epoch_rows=dict(self._epoch_rows),
+                consumed=self._record.consumed.number,
+                newest=self._epochs[-1].number,
+                epochs_ahead_max=EPOCHS_AHEAD_MAX,
+                has_news=state.has_ready or self._wants_epoch,
+                is_recovery=state.recovery,
+                is_caught_up=self._is_caught_up(0),
+                rows_to_recover=self._rows_to_recover,
+            )
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""
         if self.failure is not None:
-            raise MemberLostError(str(self.failure)) from self.failure
+            member = getattr(self.failure, "member", None)
+            raise MemberLostError(str(self.failure), member) from self.failure
 
     def stop(self) -> None:
         """Neither hears nor leads any more, and releases the members."""
@@ -303,7 +367,8 @@ class Session:
             self.failure = error
             self.failed.set()
             self._changed.notify_all()
-        _LOG.error("the shuffle cannot go on: %s", error)
+        member = getattr(error, "member", None)
+        self._log.error("the shuffle cannot go on: %s", error, extra={"member": member})
 
     # Hearing
 
@@ -333,15 +398,18 @@ class Session:
         match message:
             case SliceOpened() | ListingAdded() | ListingDone() | ReadEnded() | Progressed():
                 self._handle(message)
-            case control.MemberStatus(member=member, figures=figures):
+            case MemberStatus(member=member, lane=lane, details=details):
                 with self._changed:
-                    self.statuses[member] = {**self.statuses.get(member, {}), **figures}
+                    self._heard[member, lane] = time.time(), message
+                    if details is not None:
+                        self._details[member, lane] = details
                     self._changed.notify_all()
             case control.RoomNeeded(member=member):
-                _LOG.info("member %d needs room on its disk", member)
+                text = "member %d needs room on its disk"
+                self._log.info(text, member, extra={"member": member})
                 self.begin_epoch()
             case control.MemberFailed(member=member, reason=reason):
-                raise MemberLostError(f"member {member} failed: {reason}")
+                raise MemberLostError(f"member {member} failed: {reason}", member)
             case other:
                 raise PenstockError(f"the Session is not told {other}")
 
@@ -393,7 +461,9 @@ class Session:
             # Fixed before the epoch is announced: all of it is in the queues then.
             self._wants_epoch = False
             self._pacing.begun(time.monotonic())
-            self._state.take()
+            taken = self._state.take()
+            if taken is not None:
+                self._taken_rows += int(taken.bytes_read_delta.sum())
             self._record = SessionRecord(
                 self._state.frontier, self._record.consumed, self._state.next_read
             )
@@ -412,10 +482,15 @@ class Session:
             return
         decision = concluded.decision
         if decision.verdict is not Verdict.COMMIT:
-            _LOG.warning("epoch %d was aborted: %s", decision.epoch, decision.reason)
+            text = "epoch %d was aborted: %s"
+            known = {"epoch": decision.epoch}
+            self._log.warning(text, decision.epoch, decision.reason, extra=known)
             self.begin_epoch()
             return
         with self._changed:
+            self._epoch_rows[decision.epoch], self._taken_rows = self._taken_rows, 0
+            if len(self._epoch_rows) > EPOCHS_TOLD:
+                del self._epoch_rows[next(iter(self._epoch_rows))]
             self._epochs.append(Epoch(decision.epoch, record.frontier, decision.watermark))
             self._changed.notify_all()
 

@@ -15,6 +15,8 @@ from penstock.shuffle.session.pipeline import CheckpointPipeline, Waiting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.shuffle.session.pipeline import Awaited
+
 
 class Checkpoints:
     def __init__(self, cohorts: Sequence[int], resume: Frontier, now: float) -> None:
@@ -59,6 +61,10 @@ class Checkpoints:
         """Which cohorts are held up, and by what."""
         waiting = (pipeline.waiting for pipeline in self._pipelines.values())
         return tuple(each for each in waiting if each is not None)
+
+    def hinted_by(self, cohort: int, awaited: Awaited) -> str | None:
+        """The journal whose acknowledgement hints at a commit that is awaited."""
+        return self._pipelines[cohort].hinted_by(awaited)
 
     def _part(self, frontier: Frontier, cohort: int) -> Frontier:
         return retain_bindings(frontier, lambda binding: self._cohorts[binding] == cohort)

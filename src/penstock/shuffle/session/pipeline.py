@@ -95,6 +95,22 @@ class CheckpointPipeline:
         )
         return Waiting(self.cohort, self._since, awaited)
 
+    def hinted_by(self, awaited: Awaited) -> str | None:
+        """A journal that has the same commit, or a later one, of the producer: its
+        acknowledgement hints at the one that is awaited."""
+        boundary = self._boundary
+        if boundary is None:
+            return None
+        rows = np.flatnonzero(
+            (boundary.producers == awaited.producer.int64)
+            & (boundary.last_commits >= np.uint64(awaited.hinted_commit))
+        )
+        if not len(rows):
+            return None
+        exact = rows[boundary.last_commits[rows] == np.uint64(awaited.hinted_commit)]
+        row = int(exact[0] if len(exact) else rows[0])
+        return str(boundary.journal_names[int(boundary.journal_indices()[row])])
+
     @property
     def has_ready(self) -> bool:
         return self._ready is not None

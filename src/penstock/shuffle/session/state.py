@@ -19,7 +19,7 @@ from penstock.shuffle.session.hint_index import HintIndex
 if TYPE_CHECKING:
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.ledger import ReadKey
-    from penstock.shuffle.session.pipeline import Waiting
+    from penstock.shuffle.session.pipeline import Awaited, Waiting
     from penstock.shuffle.session.topology import Topology
 
 READS_MAX: Final = 2**32
@@ -166,6 +166,18 @@ class SessionState:
     def waiting(self) -> tuple[Waiting, ...]:
         """Which cohorts are held up, by what, and since when."""
         return self._checkpoints.waiting
+
+    def hinted_by(self, cohort: int, awaited: Awaited) -> str | None:
+        """The journal whose acknowledgement hints at a commit that is awaited."""
+        return self._checkpoints.hinted_by(cohort, awaited)
+
+    def is_read(self, journal: str, binding: int) -> bool:
+        """Whether somebody reads it now."""
+        return (journal, binding) in self._running
+
+    def lister(self, binding: int) -> SliceKey:
+        """The Slice that lists the journals of a binding."""
+        return self._topology.lister(binding), self._plan.bindings[binding].lane
 
     @property
     def unlisted(self) -> tuple[int, ...]:

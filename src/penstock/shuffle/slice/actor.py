@@ -39,6 +39,7 @@ from penstock.shuffle.slice.events import (
 from penstock.shuffle.slice.fetching import Fetcher
 from penstock.shuffle.slice.listing import Lister
 from penstock.transport import Flush, SendTimeoutError, VnodeData
+from penstock.watch.standing import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.plan import BindingPlan
     from penstock.shuffle.slice.snapshots import SliceSnapshot
     from penstock.shuffle.slice.state import SliceState
+    from penstock.shuffle.status import Details, SliceStatus
     from penstock.transport import Sender
     from penstock.transport.frames import Message
 
@@ -86,6 +88,7 @@ class SliceActor:
         self._fail = fail
         self._events: queue.SimpleQueue[SliceEvent | None] = queue.SimpleQueue()
         self._unsent: dict[int, deque[Message]] = {peer: deque() for peer in members}
+        self._sent = 0
         self._sleep_until: int | None = None
         self._turning = threading.Lock()
         """Held while the loop decides and does: others see it between two turns."""
@@ -116,10 +119,16 @@ class SliceActor:
         if self.injector.trigger(barrier):
             self.wake()
 
-    def figures(self) -> dict[str, float]:
-        """What it did so far. What it says there to be told, it has told."""
+    def status(self, *, with_details: bool) -> tuple[SliceStatus, tuple[Seen, ...], Details | None]:
+        """What it did so far, and what it waits for. What it says there to be told, it has told."""
         with self._turning:
-            return self._state.figures()
+            waits = self._state.waits(self._now(), self._member, self.lane)
+            for peer, unsent in self._unsent.items():
+                if unsent:
+                    wait = self._state.credit_wait(self._member, self.lane, peer)
+                    waits.append(Seen(wait, self._sent))
+            details = self._state.details() if with_details else None
+            return self._state.status(), tuple(waits), details
 
     def close(self) -> None:
         self._closing.set()
@@ -242,6 +251,7 @@ class SliceActor:
             except SendTimeoutError:
                 return
             unsent.popleft()
+            self._sent += 1
 
     def _check_streams(self) -> None:
         """A stream that was lost may have lost rows with it: everything begins anew."""

@@ -68,6 +68,29 @@ class Levels:
         """A read is behind and has nothing buffered: its next key may be any."""
         return bool((self._is_behind & ~self._is_buffered).any())
 
+    def lagging(self) -> list[int]:
+        """The reads that are behind and have nothing buffered."""
+        places: list[int] = np.flatnonzero(self._is_behind & ~self._is_buffered).tolist()
+        return places
+
+    def later(self, now: int) -> list[int]:
+        """The reads whose next row is too young."""
+        places: list[int] = np.flatnonzero(
+            self._is_buffered & (self._heads > np.uint64(now))
+        ).tolist()
+        return places
+
+    def holding(self) -> int | None:
+        """The read that holds up all others, if one does."""
+        lagging = self.lagging()
+        if lagging:
+            return lagging[0]
+        for chosen, keys in ((self._is_behind, self._lasts), (self._is_buffered, self._heads)):
+            places = np.flatnonzero(chosen)
+            if len(places):
+                return int(places[keys[places].argmin()])
+        return None
+
     def horizon(self) -> int:
         lasts = self._lasts[self._is_behind]
         return int(lasts.min()) if len(lasts) else CLOCK_MAX

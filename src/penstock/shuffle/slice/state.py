@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, reduce_all
 from penstock.shuffle.marks import BEGINNING, Mark, MarkKind
-from penstock.shuffle.slice import progress
+from penstock.shuffle.slice import progress, telling
 from penstock.shuffle.slice.events import (
     AllReadsStarted,
     BarrierClaimed,
@@ -46,6 +46,10 @@ from penstock.shuffle.slice.reads import Piece, Read
 from penstock.shuffle.slice.replay import SpanReplay
 from penstock.shuffle.slice.rounds import HintKey, Round, make_round
 from penstock.shuffle.slice.snapshots import SavedRead, SavedReplay, SliceSnapshot
+from penstock.shuffle.slice.spans import OpenSpans
+from penstock.shuffle.status import NAMED_MAX, Details, Sent, SliceStatus, seconds_of
+from penstock.watch.causes import Credit, JournalLags, Probing
+from penstock.watch.standing import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -118,6 +122,10 @@ class SliceState:
         """The greatest key that was sent or marked as due: no row comes below it any more."""
         self._marks: dict[int, Mark | None] = dict.fromkeys(assignment.members, BEGINNING)
         self._flushes = Flushes(assignment.members)
+        self._spans = OpenSpans()
+        self._rows_read = 0
+        self._sent_rows: dict[int, int] = dict.fromkeys(assignment.members, 0)
+        self._credits: Mapping[int, int] = {}
         if restored is not None:
             self._restore(restored)
 
@@ -196,6 +204,7 @@ class SliceState:
         self._reads.append(read)
         self._numbers[read.number] = read
         self._unannounced.append(read)
+        self._spans.found(read)
         if read.gapped:
             self._gapped[read.place] = read
         self._probing += 1
@@ -239,26 +248,77 @@ class SliceState:
         head = self._levels.least_head()
         return head is not None and head <= now and not self.is_deferred
 
-    def figures(self) -> dict[str, float]:
-        """For whoever watches. `settled`: all that there was is sent, durable and told."""
-        return {
-            "reads": len(self._reads),
-            "read_offset": sum(read.offset for read in self._reads),
-            "behind": sum(read.write_head - read.offset for read in self._reads),
-            "settled": float(
+    # For whoever watches
+
+    def status(self) -> SliceStatus:
+        offsets, heads = telling.offsets_and_heads(self._reads)
+        return SliceStatus(
+            reads=len(self._reads),
+            read_offset=int(offsets.sum()),
+            rows_behind=int((heads - offsets).sum()),
+            rows_read=self._rows_read,
+            buffered_bytes=round(self._buffered_bytes),
+            settled=(
                 self._all_started
                 and not self._probing
                 and self._replay is None
                 and not self._flushes.is_open
-                and all(read.offset == read.write_head for read in self._reads)
+                and bool((offsets == heads).all())
             ),
-        }
+            promised=seconds_of(self._promised) if self._promised else None,
+            sent=tuple(
+                Sent(member, rows, self._credit_free(member))
+                for member, rows in self._sent_rows.items()
+            ),
+        )
+
+    def details(self) -> Details:
+        held_by = telling.holder(self._reads, self._levels)
+        return Details(
+            telling.furthest_behind(self._reads, NAMED_MAX),
+            self._spans.oldest(NAMED_MAX),
+            len(self._spans),
+            None if held_by is None else held_by.journal,
+        )
+
+    def waits(self, now: int, member: int, lane: int) -> list[Seen]:
+        """What holds it up at this moment, as the Slice of this member and lane."""
+        found = [
+            Seen(delay, self._rows_read)
+            for delay in telling.delays(self._reads, self._levels, now, member, lane)
+        ]
+        if self._probing:
+            read = next(read for read in self._reads if read.probing)
+            probed = len(self._reads) - self._probing
+            return [Seen(Probing(member, lane, read.journal, self._probing), probed), *found]
+        replay, lagging = self._replay, self._levels.lagging()
+        if replay is not None and replay.fetching:
+            read, count, offset, head = replay.read, 1, replay.reached, replay.end
+        elif lagging:
+            read, count = self._reads[lagging[0]], len(lagging)
+            offset, head = read.offset, read.write_head
+        else:
+            if self.lacks_credit and self.is_due(now):
+                found.append(Seen(self.credit_wait(member, lane), self._rows_read))
+            return found
+        place = read.binding.place
+        lags = JournalLags(member, lane, read.journal, place, offset, head, count)
+        return [Seen(lags, self._rows_read + offset), *found]
+
+    def credit_wait(self, member: int, lane: int, to: int | None = None) -> Credit:
+        """For the member that it has least for, or for this one."""
+        least = min(self._sent_rows, key=self._credit_free) if to is None else to
+        return Credit(member, lane, least, self._credit_free(least))
+
+    def _credit_free(self, member: int) -> float:
+        return min(1.0, self._credits.get(member, 0) / max(self._credit_max, 1))
 
     def round(self, now: int, credit_bytes: Mapping[int, int]) -> list[SliceEffect]:
         """Sends what is due, as far as every member has credit, and marks what follows."""
         missing = self._marks.keys() - credit_bytes.keys()
         if missing:
             raise LocalProtocolError(f"the credit of members {sorted(missing)} is not given")
+        self._credits = credit_bytes
         self._credit = min(credit_bytes[member] for member in self._marks)
         self._credit_max = max(self._credit_max, self._credit)
         self.lacks_credit = self._credit < max(LEAST_CREDIT * self._credit_max, 1)
@@ -332,6 +392,7 @@ class SliceState:
             read = piece.read
             self._buffered_bytes -= read.buffered_bytes
             floor = read.drain(piece)
+            self._rows_read += piece.rows
             self._buffered_bytes += read.buffered_bytes
             if floor is not None:
                 binding = read.binding.place
@@ -343,7 +404,9 @@ class SliceState:
         return [*announced, *self._send(round_)]
 
     def _send(self, round_: Round) -> list[SliceEffect]:
-        for read, changed in round_.changes():
+        changes = list(round_.changes())
+        self._spans.drained(round_, changes)
+        for read, changed in changes:
             read.advance(changed)
             if read.unreported:
                 self._news[read.place] = read
@@ -355,10 +418,9 @@ class SliceState:
         self._promised = max(self._promised, int(round_.columns.keys.max()))
         effects: list[SliceEffect] = []
         effects += [SendRollbacks(stage, batch) for stage, batch in round_.rollbacks]
-        effects += [
-            SendParcel(member, stage, batch)
-            for member, stage, batch in parcels(round_, self._assignment)
-        ]
+        for member, stage, batch in parcels(round_, self._assignment):
+            self._sent_rows[member] += batch.num_rows
+            effects.append(SendParcel(member, stage, batch))
         return effects
 
     def _announce(self) -> list[SliceEffect]:

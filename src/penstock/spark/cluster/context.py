@@ -12,6 +12,7 @@ from penstock.errors import ConfigurationError
 from penstock.shuffle.finding import FinderServer
 from penstock.shuffle.outlet import Outlet
 from penstock.shuffle.running import MEMBERS_MAX
+from penstock.spark.batches import Batches
 from penstock.spark.cluster.job import MemberJob
 from penstock.spark.cluster.private import Private
 from penstock.spark.cluster.server import OutletServer
@@ -20,6 +21,7 @@ from penstock.spark.cluster.slots import await_slots, is_local, warn_of_few
 from penstock.spark.plan import opened
 from penstock.spark.streaming.folders import feed_folder, settle_folder
 from penstock.spark.streaming.options import MEMBERS_DEFAULT, StreamOptions
+from penstock.telemetry import Tracing
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -69,6 +71,8 @@ class Cluster:
         self._private = Private()
         self._server: OutletServer | None = OutletServer(self._private.socket, self._open)
         self._closing = self._server.closing
+        self._batches = Batches(spark, self._folder_of)
+        self._tracing = Tracing(self._folders)
         self._finder = FinderServer(driver_host(self._context), self._server.shares)
         atexit.register(self.close)
 
@@ -102,6 +106,13 @@ class Cluster:
         """Where the members run, by feed."""
         return {feed: shuffle.machines for feed, shuffle in self._running()}
 
+    def _folder_of(self, feed: str) -> Path | None:
+        shuffle = self._shuffles.get(feed)
+        return None if shuffle is None else shuffle.folder
+
+    def _folders(self) -> list[tuple[str, Path]]:
+        return [(feed, shuffle.folder) for feed, shuffle in list(self._shuffles.items())]
+
     def _running(self) -> list[tuple[str, SparkShuffle]]:
         return [(feed, one) for feed, one in list(self._shuffles.items()) if one.process_ids]
 
@@ -117,6 +128,8 @@ class Cluster:
             self._finder.close()
         finally:
             self._private.close()
+            self._tracing.close()
+            self._batches.close()
 
     def __enter__(self) -> Self:
         return self

@@ -76,8 +76,9 @@ class RemoteOutlet:
     def has_reached(self, epoch: Epoch) -> bool:
         return bool(self._ask("has_reached", epoch))
 
-    def behind(self) -> int:
-        return int(self._ask("behind"))
+    def figures(self) -> dict[str, Any]:
+        figures: dict[str, Any] = self._ask("figures")
+        return figures
 
     def close(self) -> None:
         self._connection.close()

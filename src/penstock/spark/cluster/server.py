@@ -42,7 +42,7 @@ CALLS: Final = frozenset(
         "consumed",
         "set_target",
         "has_reached",
-        "behind",
+        "figures",
     }
 )
 

@@ -45,6 +45,8 @@ _LOOK_SECONDS: Final = 0.25
 class SparkShuffle(CrewShuffle):
     """From `start` to `close`; a context."""
 
+    on_spark = True
+
     def __init__(
         self,
         context: SparkContext,

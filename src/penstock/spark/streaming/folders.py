@@ -26,13 +26,18 @@ _FORMAT: Final = 1
 def feed_folder(options: StreamOptions, name: str) -> Path:
     if options.folder:
         return Path(options.folder).absolute() / name
-    parts = urlsplit(options.store)
+    return feeds_folder(options.store) / name
+
+
+def feeds_folder(store: str) -> Path:
+    """Where feeds are unless they are told otherwise."""
+    parts = urlsplit(store)
     if parts.scheme not in ("", "file"):
         raise ConfigurationError(
-            f"the queues of a read from {options.store} need a folder; say for example "
+            f"the queues of a read from {store} need a folder; say for example "
             ".option('folder', '/data/queues')"
         )
-    return Path(unquote(parts.path)).absolute() / FEEDS / name
+    return Path(unquote(parts.path)).absolute() / FEEDS
 
 
 def settle_folder(folder: Path, options: StreamOptions, *, is_new: bool) -> None:

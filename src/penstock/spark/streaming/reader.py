@@ -97,7 +97,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._outlet is None or self._feed is None:
             return None
         outlet = self._outlet
-        return {**self._offset_of(outlet.newest()), "rows_behind": outlet.behind()}
+        return {**self._offset_of(outlet.newest()), **outlet.figures()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, last = Offset.parse(start), self._resume(end)

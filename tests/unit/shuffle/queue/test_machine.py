@@ -40,6 +40,8 @@ from penstock.shuffle.queue.events import (
     Wrote,
 )
 from penstock.shuffle.queue.machine import QueueMachine, keys_of
+from penstock.watch.causes import Aligning, DiskBudget, DiskOverdrawn, HigherLane, SlowSlice
+from penstock.watch.standing import Seen
 
 STAGE = Stage(0, 1)
 ENOUGH = 2**60
@@ -268,12 +270,24 @@ def test_rows_wait_for_the_slowest_stream() -> None:
     queue.handle(Arrived(0, parcel([10, 30], 0)))
     queue.handle(Arrived(0, Mark(MarkKind.DUE, 40)))
     assert queue.written == []
-    assert queue.machine.waits_for == [1]
+    assert queue.machine.waits(1, 0, ["1.0", "2.0"]) == [Seen(SlowSlice(1, 0, ("2.0",), 2))]
     queue.handle(Arrived(1, parcel([20], 100)))
     queue.handle(Arrived(1, Mark(MarkKind.DUE, 25)))
     assert queue.written == [0, 100]
     queue.handle(Arrived(1, IDLE))
     assert queue.written == [0, 100, 1]
+
+
+def test_a_lower_lane_says_which_higher_one_it_waits_for() -> None:
+    queue = driven([0, 0, 1])
+    queue.handle(Arrived(0, IDLE))
+    queue.handle(Arrived(1, Mark(MarkKind.DUE, 5)))
+    queue.handle(Arrived(2, parcel([10, 30], 0)))
+    queue.handle(Arrived(2, IDLE))
+    waits = queue.machine.waits(1, 0, ["1.0", "2.0", "1.1"])
+    assert waits == [Seen(HigherLane(1, 1, 2, 0, ("2.0",)))]
+    queue.handle(Arrived(1, IDLE))
+    assert queue.machine.waits(1, 0, ["1.0", "2.0", "1.1"]) == []
 
 
 def test_what_comes_behind_a_barrier_is_held_until_all_barriers_are_there() -> None:
@@ -283,9 +297,11 @@ def test_what_comes_behind_a_barrier_is_held_until_all_barriers_are_there() -> N
     queue.handle(Arrived(0, parcel([1], 7)))
     queue.handle(Arrived(0, IDLE))
     assert queue.written == []
+    assert queue.machine.waits(1, 0, ["1.0", "2.0"]) == [Seen(Aligning(1, 1, ("2.0",)))]
     queue.handle(BarrierCame(1, Barrier(1, 1)))
     assert queue.written == [7]
     assert queue.captured[1].lsn == 0
+    assert queue.machine.waits(1, 0, ["1.0", "2.0"]) == []
 
 
 def test_a_given_up_epoch_releases_what_was_held() -> None:
@@ -365,9 +381,13 @@ class TestBudget:
         queue.handle(Arrived(0, IDLE))
         queue.handle(Arrived(0, parcel([3], 2)))
         assert queue.written == [0, 1], "200 of 200 bytes are used"
+        assert queue.machine.waits(1, 200, ["1.0"]) == [Seen(DiskBudget(1, 200, 200), 1)]
         queue.handle(Consumed(1, 150, len(queue.blocks)))
         assert queue.written == [0, 1, 2], "the consumer is done with everything: over the budget"
         assert queue.overdrawn == 1
+        queue.handle(Consumed(2, 250, len(queue.blocks)))
+        over = DiskOverdrawn(1, 250, 200, 50, None, None)
+        assert queue.machine.waits(1, 250, ["1.0"]) == [Seen(over)]
 
     def test_half_of_it_must_be_free_before_it_goes_on(self) -> None:
         queue = driven([0], limit_bytes=200)

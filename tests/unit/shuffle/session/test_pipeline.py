@@ -94,6 +94,8 @@ def test_half_a_transaction_waits_and_says_for_what_and_since_when() -> None:
     assert line.take() is None
     assert since(line) == 1.0
     assert line.waiting == Waiting(0, 1.0, (Awaited("b", 0, P, 0, 50), Awaited("c", 0, P, 0, 50)))
+    assert line.hinted_by(Awaited("b", 0, P, 0, 50)) == "a"
+    assert line.hinted_by(Awaited("b", 0, Q, 0, 50)) is None, "of another producer"
     line.on_progressed(delta(("d", Q, 70, 0, -1)), 2.0)
     assert since(line) == 1.0
     line.on_progressed(delta(("b", P, 50, 0, -4)), 3.0)

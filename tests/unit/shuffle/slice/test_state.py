@@ -62,6 +62,33 @@ def run(rng: random.Random, harness: Harness, steps: int) -> None:
         assert harness.state._numbers[number].offset == max(
             len(harness.journals[view.journal]), harness.walk(view, 0).offset
         )
+    check_spans(harness)
+
+
+def check_spans(harness: Harness) -> None:
+    """What is told of open spans is what a walk over the rows counts."""
+    spans = harness.state._spans._spans
+    reads = harness.state._numbers
+    assert set(spans) == {
+        (number, producer)
+        for number, read in reads.items()
+        for producer, state in read.states.items()
+        if state.max_continue
+    }
+    for (number, producer), span in spans.items():
+        rows = harness.journals[span.read.journal]
+        binding = span.read.binding
+        state = reads[number].states[producer]
+        assert span.offset == state.offset
+        if span.rows is None:
+            continue  # it was open where this life began
+        newest = count = 0
+        for row in rows[state.offset :]:
+            if row.producer == producer and row.flags == 1 and row.clock > newest:
+                newest = row.clock
+                count += binding.not_before <= row.clock < binding.not_after
+        assert (span.rows, span.clock) == (count, rows[state.offset].clock)
+    assert len(harness.state.details().spans) == len(spans)
 
 
 @given(st.integers(0, 2**32), st.integers(0, 120))

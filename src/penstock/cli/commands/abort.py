@@ -1,0 +1,104 @@
+"""`penstock abort`: ends a transaction that its producer leaves open."""
+
+# The modules that do the work bring Arrow, which --help does not need.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import socket
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.options import examples, json_option, open_store, store_option
+
+if TYPE_CHECKING:
+    from penstock.ids import Producer
+    from penstock.journal import OpenStore
+    from penstock.journal.store import Abort
+
+
+@click.command(
+    epilog=examples(
+        "penstock abort 01a2b3c4d5e6",
+        "penstock abort 01a2b3c4d5e6 --yes --json",
+        "penstock abort --list                     who aborted what in this store",
+    )
+)
+@click.argument("producer", required=False)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--list", "listing", is_flag=True, help="Show those that were aborted so far.")
+@json_option
+@store_option
+def abort(
+    producer: str | None, yes: bool, listing: bool, as_json: bool, store_url: str | None
+) -> None:
+    """Abort the open transaction of PRODUCER, alive or not.
+
+    The producer is fenced: it can never write again, and gets an error that says who did this. Its
+    transaction is rolled back in every journal; if its commit was decided already, it is carried
+    out instead. That this was done, when and by whom, is kept in the store.
+
+    For transactions that hold a feed up: `penstock explain` names them.
+    """
+    if listing == (producer is not None):
+        raise click.UsageError("say which PRODUCER, or --list")
+    with open_store(store_url) as store:
+        if producer is None:
+            _show(store.aborts(), as_json=as_json)
+            return
+        from penstock.ids import Producer
+
+        known = Producer.from_hex(producer)
+        if not yes:
+            click.confirm(_question(store, known), abort=True, err=True)
+        done = store.abort(known, f"{getpass.getuser()}@{socket.gethostname()} (penstock abort)")
+    if as_json:
+        click.echo(json.dumps(_plain(done), indent=2))
+    else:
+        click.echo(_sentence(done))
+
+
+def _question(store: OpenStore, producer: Producer) -> str:
+    journals = []
+    for ledger in store.ledgers():
+        if ledger.producer == producer:
+            from penstock.journal.errors import ProducerFencedError
+
+            with contextlib.suppress(ProducerFencedError):
+                journals = [touch.journal for touch in ledger.record().touches]
+    there = f" in {', '.join(journals)}" if journals else ""
+    return (
+        f"Producer {producer} can never write again, and what its open transaction wrote{there} is "
+        "lost. Go on?"
+    )
+
+
+def _show(aborts: list[Abort], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([_plain(one) for one in aborts], indent=2))
+        return
+    for one in aborts:
+        click.echo(_sentence(one))
+    if not aborts:
+        click.echo("no transaction of this store was aborted by hand")
+
+
+def _plain(one: Abort) -> dict[str, object]:
+    return asdict(one) | {"producer": str(one.producer)}
+
+
+def _sentence(one: Abort) -> str:
+    import datetime
+
+    moment = datetime.datetime.fromtimestamp(one.at, datetime.UTC)
+    name = f" ({one.name})" if one.name else ""
+    outcome = one.outcome or "left to recovery"
+    return (
+        f"{moment:%Y-%m-%d %H:%M:%S} UTC: the transaction of producer {one.producer}{name} was "
+        f"aborted by {one.by}: {outcome} in {', '.join(one.journals)}"
+    )

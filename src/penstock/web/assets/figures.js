@@ -1,0 +1,34 @@
+// The few figures that are read from afar. Each is the state's own.
+
+import { byId, made, say } from "./dom.js";
+import { age, bytes, count, seconds, short } from "./words.js";
+
+const last = (list) => (list.length ? list[list.length - 1] : null);
+
+export function showFigures(state, now) {
+  const history = state.history;
+  const newest = state.epochs.findLast((epoch) => epoch.verdict === "commit") ?? null;
+  const lag = last(history.watermark_lag_seconds);
+  const oldest = state.transactions.shown[0] ?? null;
+  const figures = [
+    ["throughput", "Throughput", ...short(last(history.rows_per_second)), "rows a second into queues", "/s"],
+    ["behind", "Rows behind", ...short(last(history.rows_behind)), `in ${count(state.journals.count)} journals`],
+    ["watermark", "Watermark lag", ...seconds(lag).split(" "), state.watermark.held_by ? `held by ${state.watermark.held_by.journal}` : "held by no journal"],
+    ["epoch", "Epoch", newest ? count(newest.number) : "–", "", newest ? `took ${seconds(newest.total_seconds)}` : "none yet"],
+    ["transactions", "Open transactions", count(state.transactions.count), "", oldest ? `the oldest for ${age(now - oldest.since)}` : "none"],
+    ["disk", "On disk", ...bytes(last(history.disk_bytes)), "in all queues"],
+  ];
+  const list = byId("figures");
+  figures.forEach(([key, name, figure, unit, below, per = ""], index) => {
+    let place = list.children[index];
+    if (!place) {
+      place = list.appendChild(made("div", { data: { figure: key } }, made("dd", { className: "sub" }), made("dd", {}, made("span"), made("small")), made("dt")));
+    }
+    const [sub, value, term] = place.children;
+    say(term, name);
+    say(value.firstChild, figure);
+    say(value.lastChild, figure === "–" ? "" : `${unit ?? ""}${per}`);
+    say(sub, below);
+    sub.title = below;
+  });
+}

@@ -1,0 +1,137 @@
+"""Aborting a producer's transaction by hand: what becomes of it, and what is kept of that."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.errors import CommitFailedError, CorruptStorageError
+from penstock.ids import Producer
+from penstock.journal import Collection, open_store, transaction
+from penstock.journal.cut import take_cut
+from penstock.journal.documents import read_documents
+from penstock.journal.errors import NothingToAbortError, ProducerFencedError
+from penstock.journal.file.aborts import write_abort
+from penstock.journal.transaction import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.journal import OpenStore
+
+WHO = "ada@desk (test)"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[OpenStore]:
+    with open_store(tmp_path / "store", durability="buffered") as made:
+        made.create(Collection.define("n", "id BIGINT NOT NULL, shard BIGINT", "id", "shard"))
+        yield made
+
+
+def rows(first: int) -> list[dict[str, Any]]:
+    return [{"id": first + n, "shard": n} for n in range(2)]
+
+
+def seen(store: OpenStore) -> list[int]:
+    cuts = take_cut(store, [journal.name for journal in store.journals("n")])
+    found = (read.documents for cut in cuts for read in read_documents(store, cut))
+    return sorted(row["id"] for batch in found for row in batch.to_pylist())
+
+
+def test_it_is_rolled_back_and_on_record(store: OpenStore, tmp_path: Path) -> None:
+    with store.producer("nightly") as producer:
+        producer.append("n", rows(0))
+        opened = producer.transaction()
+        opened.append("n", rows(10))
+        done = store.abort(producer.id, WHO)
+        assert (done.outcome, done.by, done.name) == ("rolled back", WHO, "nightly")
+        assert len(done.journals) == 2
+        assert store.aborts() == [done]
+        with pytest.raises(CommitFailedError, match=r"was aborted by ada@desk \(test\) at 20"):
+            opened.commit()
+        with pytest.raises(ProducerFencedError) as told:
+            producer.append("n", rows(20))
+        assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+        assert "aborted by ada@desk" in str(told.value)
+    assert seen(store) == [0, 1]
+    with open_store(tmp_path / "store") as later:
+        assert later.aborts() == [done]
+
+
+def test_a_commit_that_was_decided_is_carried_out(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reached(step: Step) -> None:
+        if step is Step.ACKNOWLEDGED_ONE:
+            monkeypatch.setattr(
+                transaction, "reached", lambda _: None
+            )  # who settles is no producer
+            done.append(store.abort(producer.id, WHO))
+
+    done: list[Any] = []
+    with store.producer() as producer:
+        opened = producer.transaction()
+        opened.append("n", rows(10))
+        monkeypatch.setattr(transaction, "reached", reached)
+        opened.commit()
+    assert [one.outcome for one in done] == ["committed"]
+    assert seen(store) == [10, 11]
+
+
+def test_who_has_nothing_open_is_left_alone(store: OpenStore) -> None:
+    with store.producer() as producer:
+        with pytest.raises(NothingToAbortError, match="has no transaction open"):
+            store.abort(producer.id, WHO)
+        with pytest.raises(NothingToAbortError):
+            store.abort(Producer.random(), WHO)
+        producer.append("n", rows(0))
+        with producer.transaction() as opened:
+            opened.append("n", rows(10))
+        with pytest.raises(NothingToAbortError):
+            store.abort(producer.id, WHO)
+        producer.append("n", rows(20))
+    assert store.aborts() == []
+    assert seen(store) == [0, 1, 10, 11, 20, 21]
+
+
+def test_a_crash_between_note_and_fence_leaves_a_note_without_an_outcome(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer may go on; whoever looks sees that somebody began to abort it."""
+    written: list[object] = []
+
+    def crash(root: Path, abort: Any) -> None:
+        write_abort(root, abort)
+        written.append(abort)
+        raise KeyboardInterrupt
+
+    with store.producer() as producer:
+        opened = producer.transaction()
+        opened.append("n", rows(10))
+        monkeypatch.setattr("penstock.journal.file.store.write_abort", crash)
+        with pytest.raises(KeyboardInterrupt):
+            store.abort(producer.id, WHO)
+        assert [one.outcome for one in store.aborts()] == [None]
+        monkeypatch.undo()
+        done = store.abort(producer.id, WHO)
+        assert store.aborts() == [done]
+        assert done.outcome == "rolled back"
+        opened.rollback()
+    assert seen(store) == []
+
+
+def test_a_damaged_note_is_told_and_hides_no_fence(store: OpenStore, tmp_path: Path) -> None:
+    with store.producer() as producer:
+        opened = producer.transaction()
+        opened.append("n", rows(10))
+        store.abort(producer.id, WHO)
+        path = tmp_path / "store" / "aborts" / str(producer.id)
+        path.write_bytes(path.read_bytes().replace(b"ada", b"eve"))
+        with pytest.raises(CorruptStorageError, match=f"aborts/{producer.id} is damaged"):
+            store.aborts()
+        with pytest.raises(CommitFailedError, match="was fenced, closed or forgotten"):
+            opened.commit()

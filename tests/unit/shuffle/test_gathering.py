@@ -1,0 +1,182 @@
+"""The state of a feed, put together from what members told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.epoch.announcements import Stage
+from penstock.epoch.decisions import Decision, Verdict
+from penstock.epoch.times import EpochTime
+from penstock.ids import Producer, clock_from_unix
+from penstock.journal.names import EVERYTHING
+from penstock.routing import assign
+from penstock.shuffle.gathering import Gathering
+from penstock.shuffle.plan import BindingPlan, Plan
+from penstock.shuffle.session.pipeline import Awaited
+from penstock.shuffle.session.view import AwaitedView, SessionView
+from penstock.shuffle.status import (
+    Details,
+    JournalStatus,
+    MemberStatus,
+    QueueStatus,
+    Sent,
+    SliceStatus,
+    SpanStatus,
+)
+from penstock.watch.causes import Credit, DiskOverdrawn
+from penstock.watch.standing import Seen
+from penstock.watch.state import FeedState
+
+NOW = 1_700_000_000.0
+ASSIGNMENT = assign((1, 2))
+PRODUCER = Producer.from_hex("010203040506")
+BINDING = BindingPlan(0, "orders", ("k",), False, EVERYTHING, 0, 0, 0, 0, 2**64 - 1)
+PLAN = Plan("orders", (BINDING,), (5,))
+
+
+def status(member: int, rows: int = 0, *waits: Seen, **queue: Any) -> MemberStatus:
+    made = QueueStatus(rows, 1, 0, 1000, 900, 0, 65536, False, False, 0)
+    told = SliceStatus(2, rows, 10 * member, rows, 7, False, NOW - member, (Sent(1, rows, 0.5),))
+    return MemberStatus(member, 0, 100 + member, "host", told, replace(made, **queue), waits, None)
+
+
+def details(member: int) -> Details:
+    return Details(
+        (JournalStatus(f"j{member}", 0, 5, 5 + member, NOW - 1),),
+        (SpanStatus(str(PRODUCER), f"j{member}", 0, NOW - 10 * member, member, 100),),
+        3,
+        f"j{member}",
+    )
+
+
+def view(**changes: Any) -> SessionView:
+    made = SessionView(
+        plan=PLAN,
+        members=(1, 2),
+        heard={(1, 0): (NOW, status(1)), (2, 0): (NOW, status(2))},
+        details={(1, 0): details(1), (2, 0): details(2)},
+        unlisted=(),
+        awaited=(),
+        epochs=(),
+        epoch_rows={},
+        consumed=3,
+        newest=3,
+        epochs_ahead_max=4,
+        has_news=False,
+        is_recovery=False,
+        is_caught_up=False,
+        rows_to_recover=0,
+    )
+    return replace(made, **changes)
+
+
+def begun(now: float) -> FeedState:
+    return FeedState("orders", "file:///s", "/f", 1, "host", NOW - 60, now, "running")
+
+
+def look(gathering: Gathering, found: SessionView | None, now: float = NOW) -> FeedState:
+    return gathering.look(begun(now), found, ASSIGNMENT, "spark", ())
+
+
+def test_figures_of_members_are_put_side_by_side() -> None:
+    gathering = Gathering()
+    look(gathering, view())
+    heard = {(1, 0): (NOW + 2, status(1, 200)), (2, 0): (NOW + 2, status(2, 100))}
+    state = look(gathering, view(heard=heard), NOW + 2)
+    first, second = state.members
+    assert (first.member, first.process, first.vnodes) == (1, 101, 128)
+    assert first.queue is not None
+    assert first.queue.rows_per_second == 100.0
+    assert second.slices[0].to[0].rows_per_second == 50.0
+    assert (state.rows_behind, state.rows_per_second, state.disk_bytes) == (30, 150.0, 2000)
+    assert [each.journal for each in state.journals.shown] == ["j2", "j1"], "furthest behind first"
+    assert state.journals.count == 4
+    assert state.bindings[0].priority == 5
+    assert state.watermark.held_by is not None
+    assert state.watermark.held_by.journal == "j2", "its promise is the older one"
+    assert state.history.rows_behind == (30, 30)
+    assert len(state.vnodes) == 256
+
+
+def test_spans_of_one_producer_are_one_transaction() -> None:
+    state = look(Gathering(), view())
+    (transaction,) = state.transactions.shown
+    assert (transaction.producer, transaction.since) == (str(PRODUCER), NOW - 20)
+    assert (transaction.touched, transaction.rows, transaction.bytes) == (("j1", "j2"), 3, 200)
+    assert state.transactions.count == 5, "the others are counted"
+    assert [wait.kind for wait in state.waits] == ["open_transaction"]
+
+
+def test_a_transaction_that_is_awaited_says_by_whom_it_is_known() -> None:
+    awaited = Awaited("j1", 0, PRODUCER, 0, clock_from_unix(1_699_999_990))
+    found = view(awaited=(AwaitedView(0, NOW - 5, awaited, "j3", is_read=True),))
+    state = look(Gathering(), found)
+    (transaction,) = state.transactions.shown
+    assert (transaction.awaited, transaction.hinted_by) == (("j1",), "j3")
+    assert transaction.holds_up
+    assert [wait.kind for wait in state.waits] == ["awaited_commit"]
+    assert state.waits[0].since == NOW - 5
+    assert state.verdict == "stuck"
+
+
+def test_a_queue_over_its_budget_is_told_whose_rows_it_holds() -> None:
+    over = Seen(DiskOverdrawn(1, 1000, 900, 100, None, None))
+    heard = {(1, 0): (NOW, status(1, 0, over, is_overdrawn=True)), (2, 0): (NOW, status(2))}
+    gathering = Gathering()
+    look(gathering, view(heard=heard))
+    heard = {key: (NOW + 3, one) for key, (_, one) in heard.items()}
+    state = look(gathering, view(heard=heard), NOW + 3)
+    wait = next(wait for wait in state.waits if wait.kind == "disk_overdrawn")
+    assert (wait.facts["producer"], wait.since) == (str(PRODUCER), NOW)
+    queue = state.members[0].queue
+    assert queue is not None
+    assert queue.disk.overdrawn_bytes == 100
+
+
+def test_what_a_silent_member_waited_for_is_not_told_any_more() -> None:
+    lacks = Seen(Credit(2, 0, 1, 0.0))
+    gathering = Gathering()
+    heard = {(1, 0): (NOW, status(1)), (2, 0): (NOW, status(2, 0, lacks))}
+    look(gathering, view(heard=heard))
+    found = view(heard=heard, epochs=(EpochTime(4, NOW - 1, stage=Stage.CAPTURED, waits_for=(2,)),))
+    state = look(gathering, found, NOW + 9)
+    assert "credit" not in [wait.kind for wait in state.waits]
+    wait = next(wait for wait in state.waits if wait.kind == "acknowledgement")
+    assert (wait.facts["members"], wait.facts["silent"]) == ((2,), (2,))
+
+
+def test_epochs_outlive_their_session() -> None:
+    gathering = Gathering()
+    decision = Decision(4, Verdict.COMMIT, 1, 0, (0, 1, 2), clock_from_unix(1_699_999_000))
+    over = EpochTime(4, NOW, NOW + 0.25, NOW + 0.5, NOW + 1, last_member=2, decision=decision)
+    open_ = EpochTime(5, NOW + 2, stage=Stage.CAPTURED, waits_for=(1,))
+    state = look(gathering, view(epochs=(over, open_), epoch_rows={4: 70}), NOW + 3)
+    assert [(each.number, each.verdict) for each in state.epochs] == [(4, "commit"), (5, "open")]
+    first = state.epochs[0]
+    assert (first.captured_seconds, first.prepared_seconds, first.total_seconds) == (0.25, 0.25, 1)
+    assert (first.rows, first.last_member, first.aligned) == (70, 2, True)
+    assert state.watermark.clock == 1_699_999_000
+    look(gathering, None, NOW + 4)
+    state = look(gathering, view(), NOW + 5)
+    assert [each.number for each in state.epochs] == [4], "nobody tells any more of the open one"
+
+
+def test_the_consumer_is_done_since_then() -> None:
+    gathering = Gathering()
+    look(gathering, view(newest=4))
+    state = look(gathering, view(newest=7, has_news=True), NOW + 3)
+    assert state.consumer is not None
+    assert (state.consumer.kind, state.consumer.consumed, state.consumer.since) == ("spark", 3, NOW)
+    state = look(gathering, view(newest=7, has_news=True), NOW + 5)
+    assert [wait.kind for wait in state.waits] == ["epochs_ahead", "consumer", "open_transaction"]
+
+
+def test_a_recovery_says_how_long_it_will_take() -> None:
+    gathering = Gathering()
+    look(gathering, view(is_recovery=True, rows_to_recover=100))
+    heard = {(1, 0): (NOW + 2, status(1, 20)), (2, 0): (NOW + 2, status(2, 0))}
+    state = look(gathering, view(heard=heard, is_recovery=True, rows_to_recover=100), NOW + 2)
+    assert state.recovery is not None
+    assert (state.recovery.rows_done, state.recovery.seconds_left) == (20, 8.0)
+    assert state.waits[0].kind == "recovery"
