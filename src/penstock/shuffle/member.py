@@ -18,19 +18,20 @@ from penstock.epoch.member import EpochMember
 from penstock.errors import PenstockError
 from penstock.shuffle import control
 from penstock.shuffle.capture import Capture, MemberParticipant
+from penstock.shuffle.handover import Handover, Left, Restored, hand_over, restore
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.queue.actor import QueueActor, Reclaim
 from penstock.shuffle.queue.budget import Budget
 from penstock.shuffle.queue.events import EpochGivenUp, QueueState
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.machine import QueueMachine
-from penstock.shuffle.queue.snapshot import decode_state, encode_state
-from penstock.shuffle.resume import SNAPSHOTS, queue_generation
+from penstock.shuffle.queue.snapshot import encode_state
+from penstock.shuffle.resume import SNAPSHOTS
 from penstock.shuffle.session.hint_index import HintIndex
 from penstock.shuffle.session.state import AllReadsStarted, AskProgress, StartRead
+from penstock.shuffle.session.topology import Topology
 from penstock.shuffle.slice import events as slice_events
 from penstock.shuffle.slice.actor import SliceActor
-from penstock.shuffle.slice.snapshots import SliceSnapshot
 from penstock.shuffle.slice.state import SliceState
 from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
 from penstock.transport import Origin, Receiver, Sender, VnodeData
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from penstock.routing import Assignment
     from penstock.shuffle.control import FromMember, Message
     from penstock.shuffle.feed import Feed
-    from penstock.snapshot import Snapshot
+    from penstock.shuffle.slice.snapshots import SliceSnapshot
     from penstock.storage import Storage
     from penstock.transport.security import Security
 
@@ -76,6 +77,8 @@ class Setup:
     epoch: int | None = None
     """The committed one to go on from, with its queues. None: the queues are begun anew."""
     recovering: bool = False
+    handover: Handover | None = None
+    """The epoch's queues were filled under another assignment."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -104,14 +107,9 @@ class Member:
         members = assignment.members
         lanes = range(len(plan.lanes))
         snapshots = SnapshotStore(place.within(SNAPSHOTS), self.member)
-        snapshot = None if setup.epoch is None else snapshots.load(setup.epoch)
-        queue_state = None if snapshot is None else decode_state(snapshot.part("queue"))
-        self._log = QueueLog.open(
-            folder,
-            0 if queue_state is None else queue_state.lsn,
-            generation=None if snapshot is None else queue_generation(snapshot),
-            discard=True,
-        )
+        left = None if setup.epoch is None else Left(place, setup.epoch, plan)
+        restored = None if left is None else _restored(left, setup, store, self.member, folder)
+        self._log = QueueLog.open(folder, 0, discard=True) if restored is None else restored.log
         streams = {
             Origin(member, lane): lane * len(members) + place
             for lane in lanes
@@ -142,7 +140,7 @@ class Member:
                 {binding.place: binding.delay for binding in plan.bindings},
                 Budget(settings.disk_budget_bytes, recovering=setup.recovering),
                 aligned_seconds_max=settings.aligned_seconds_max,
-                restored=queue_state,
+                restored=None if restored is None else restored.queue,
                 epoch=-1 if setup.epoch is None else setup.epoch,
             ),
             self._log,
@@ -164,7 +162,7 @@ class Member:
                     assignment,
                     hint_index,
                     read_ahead_bytes=settings.read_ahead_bytes // len(plan.lanes),
-                    restored=_slice_snapshot(snapshot, lane),
+                    restored=None if restored is None else restored.slices[lane],
                 ),
                 store,
                 self._senders[lane],
@@ -182,8 +180,8 @@ class Member:
         ]
         self._lsns: dict[int, int] = {}
         """Of epochs that the consumer may not be done with."""
-        if setup.epoch is not None and queue_state is not None:
-            self._lsns[setup.epoch] = queue_state.lsn
+        if setup.epoch is not None and restored is not None and restored.lsn is not None:
+            self._lsns[setup.epoch] = restored.lsn
         self._capture = Capture(len(self._slices))
         self._participant = MemberParticipant(
             SnapshotParticipant(snapshots, self._captured), self._give_up, self._log
@@ -319,7 +317,10 @@ class Member:
         self._queue.post(EpochGivenUp(epoch))
 
 
-def _slice_snapshot(snapshot: Snapshot | None, lane: int) -> SliceSnapshot | None:
-    if snapshot is None:
-        return None
-    return SliceSnapshot.decode(memoryview(snapshot.part(f"slice-{lane}")))
+def _restored(left: Left, setup: Setup, store: JournalStore, member: int, folder: Path) -> Restored:
+    if setup.handover is None:
+        return restore(left, member, folder)
+    names = {binding.collection for binding in left.plan.bindings}
+    collections = {name: store.collection(name) for name in names}
+    topology = Topology(left.plan, collections, setup.assignment)
+    return hand_over(left, member, folder, setup.handover, topology)

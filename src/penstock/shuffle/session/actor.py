@@ -115,6 +115,8 @@ class Session:
         self._epochs: deque[Epoch] = deque([resume.readable])
         self._changed = threading.Condition(self._lock)
         self._wants_epoch = False
+        self._owes_epoch = setup.handover is not None
+        """Its queues are those of no epoch yet."""
         self._hurries = False
         self._closing = threading.Event()
         self._receiver = Receiver(
@@ -374,7 +376,7 @@ class Session:
 
     def _is_epoch_due(self) -> bool:
         ahead = self._epochs[-1].number - self._record.consumed.number
-        may_begin = ahead < EPOCHS_AHEAD_MAX or self._state.recovery
+        may_begin = ahead < EPOCHS_AHEAD_MAX or self._state.recovery or self._owes_epoch
         return may_begin and (self._state.has_ready or self._wants_epoch)
 
     def _wait_for_news(self) -> bool:
@@ -412,6 +414,7 @@ class Session:
             return
         with self._changed:
             self._epochs.append(Epoch(decision.epoch, record.frontier, decision.watermark))
+            self._owes_epoch = False
             self._changed.notify_all()
 
     def _captured(self, _: Barrier) -> Captured:

@@ -52,6 +52,9 @@ class Topology:
     def members(self) -> tuple[int, ...]:
         return self._assignment.members
 
+    def owner(self, vnode: int) -> int:
+        return self._assignment.owner_of(vnode)
+
     def lister(self, binding: int) -> int:
         """The member whose Slice lists the journals of a binding."""
         return self.members[binding % len(self.members)]
