@@ -22,6 +22,7 @@ from penstock.directory.gossip import GossipKeyValue
 from penstock.errors import ConfigurationError
 from penstock.shuffle import control
 from penstock.shuffle.process_member import (
+    HANDOVER_SECONDS_MAX,
     Failed,
     Logged,
     Order,
@@ -49,6 +50,8 @@ LOOPBACK: Final = "127.0.0.1"
 STEP_SECONDS_MAX: Final = 120.0
 """Until a process has imported what it needs and opened its queue: a second or two, but a machine
 may be busy."""
+MADE_SECONDS_MAX: Final = STEP_SECONDS_MAX + HANDOVER_SECONDS_MAX
+"""The same, if members take vnodes over from each other before."""
 STOP_SECONDS_MAX: Final = 10.0
 """Until it has stopped or closed in order. Then it is killed: nothing is lost by that."""
 DIAGNOSE_SECONDS: Final = 0.5
@@ -151,7 +154,7 @@ class CrewShuffle(Shuffle):
         )
         self._muster(crew, Terms(setup, cluster, key, keyvalue.address))
         crew.listen()
-        crew.reach(Step.MADE)
+        crew.reach(Step.MADE, MADE_SECONDS_MAX if setup.handover else STEP_SECONDS_MAX)
         wait_for_addresses(keyvalue, self.members)
         crew.order(Order.START)
         crew.reach(Step.STARTED)

@@ -20,7 +20,7 @@ import enum
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.queue.events import QueueState
@@ -34,10 +34,13 @@ from penstock.shuffle.slice.snapshots import SliceSnapshot
 from penstock.snapshot import SnapshotStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from penstock.frontier import Frontier
     from penstock.routing import Assignment
     from penstock.shuffle.plan import Plan
+    from penstock.shuffle.queue.reader import QueueBatch
+    from penstock.shuffle.resume import SessionRecord
     from penstock.shuffle.session.topology import Topology
     from penstock.snapshot import Snapshot
     from penstock.storage import Storage
@@ -70,6 +73,22 @@ class Handover:
     """The one under which the epoch's queues were filled."""
     queues: Mapping[int, str]
     """Where the queues of its members are, as far as they are on the same machine."""
+    elsewhere: frozenset[int] = frozenset()
+    """Those that are on other machines."""
+
+
+class Giving(Protocol):
+    """A queue that vnodes are taken from."""
+
+    def alive(
+        self, consumed: Frontier, vnodes: Iterable[int]
+    ) -> Iterator[tuple[int, QueueBatch]]: ...
+
+
+class Far(Protocol):
+    """Finds the queues that are on other machines."""
+
+    def source(self, giver: int) -> Giving: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +98,9 @@ class Left:
     place: Storage
     epoch: int
     plan: Plan
+
+    def record(self) -> SessionRecord:
+        return load_record(self.place, self.epoch)
 
     def snapshot(self, member: int) -> Snapshot:
         return SnapshotStore(self.place.within(SNAPSHOTS), member).load(self.epoch)
@@ -109,11 +131,17 @@ def restore(left: Left, member: int, folder: Path) -> Restored:
 
 
 def hand_over(
-    left: Left, member: int, folder: Path, handover: Handover, topology: Topology
+    left: Left,
+    member: int,
+    folder: Path,
+    handover: Handover,
+    topology: Topology,
+    *,
+    far: Far | None = None,
 ) -> Restored:
     """A member as the next assignment wants it, which is the topology's."""
     before = handover.before
-    record = load_record(left.place, left.epoch)
+    record = left.record()
     snapshots = {one: left.snapshot(one) for one in before.members}
     own = snapshots.get(member)
     state = None if own is None else decode_state(own.part("queue"))
@@ -130,8 +158,12 @@ def hand_over(
         for giver in before.members:
             vnodes = [one for one in before.vnodes_of(giver) if topology.owner(one) == member]
             if giver != member and vnodes:
-                source = _source(left.plan, handover, giver, snapshots[giver])
-                rows = take(log, source.alive(record.consumed.frontier, vnodes))
+                found: Giving
+                if far is not None and giver in handover.elsewhere:
+                    found = far.source(giver)
+                else:
+                    found = source_of(left, handover, giver)
+                rows = take(log, found.alive(record.consumed.frontier, vnodes))
                 _LOG.info("member %d has %d rows of member %d's now", member, rows, giver)
         reached(Step.TOOK)
         log.sync()
@@ -163,16 +195,18 @@ def _settle(plan: Plan, before: Assignment, state: QueueState) -> Settled:
     return settle(state, lanes, {binding.place: binding.delay for binding in plan.bindings})
 
 
-def _source(plan: Plan, handover: Handover, giver: int, snapshot: Snapshot) -> Source:
+def source_of(left: Left, handover: Handover, giver: int) -> Source:
+    """A queue on this machine. QueueLostError if it is not."""
+    snapshot = left.snapshot(giver)
     state = decode_state(snapshot.part("queue"))
     folder = handover.queues.get(giver)
     if folder is None:
         raise QueueLostError(
             f"member-{giver}",
             segment_of(state.lsn),
-            "it is not on the machine of who takes it over",
+            "it is on none of the members' machines",
         )
-    settled = _settle(plan, handover.before, state)
+    settled = _settle(left.plan, handover.before, state)
     return Source(Path(folder), queue_generation(snapshot), state.lsn, settled)
 
 

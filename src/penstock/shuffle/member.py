@@ -18,7 +18,7 @@ from penstock.epoch.member import EpochMember
 from penstock.errors import PenstockError
 from penstock.shuffle import control
 from penstock.shuffle.capture import Capture, MemberParticipant
-from penstock.shuffle.handover import Handover, Left, Restored, hand_over, restore
+from penstock.shuffle.handover import Far, Handover, Left, Restored, hand_over, restore
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.queue.actor import QueueActor, Reclaim
 from penstock.shuffle.queue.budget import Budget
@@ -96,9 +96,10 @@ class Member:
         place: Storage,
         folder: Path,
         host: str = "127.0.0.1",
+        far: Far | None = None,
     ) -> None:
         """`place` has the cluster's decisions and snapshots, `folder` this member's queue. Others
-        reach it by `host`."""
+        reach it by `host`. `far` finds queues on other machines that it takes vnodes over from."""
         self.member: Final = security.member
         self.ended = threading.Event()
         self.failure: BaseException | None = None
@@ -108,7 +109,12 @@ class Member:
         lanes = range(len(plan.lanes))
         snapshots = SnapshotStore(place.within(SNAPSHOTS), self.member)
         left = None if setup.epoch is None else Left(place, setup.epoch, plan)
-        restored = None if left is None else _restored(left, setup, store, self.member, folder)
+        restored: Restored | None = None
+        if left is not None and setup.handover is None:
+            restored = restore(left, self.member, folder)
+        elif left is not None and setup.handover is not None:
+            topology = Topology.of(plan, store, assignment)
+            restored = hand_over(left, self.member, folder, setup.handover, topology, far=far)
         self._log = QueueLog.open(folder, 0, discard=True) if restored is None else restored.log
         streams = {
             Origin(member, lane): lane * len(members) + place
@@ -315,12 +321,3 @@ class Member:
     def _give_up(self, epoch: int) -> None:
         self._capture.give_up(epoch)
         self._queue.post(EpochGivenUp(epoch))
-
-
-def _restored(left: Left, setup: Setup, store: JournalStore, member: int, folder: Path) -> Restored:
-    if setup.handover is None:
-        return restore(left, member, folder)
-    names = {binding.collection for binding in left.plan.bindings}
-    collections = {name: store.collection(name) for name in names}
-    topology = Topology(left.plan, collections, setup.assignment)
-    return hand_over(left, member, folder, setup.handover, topology)

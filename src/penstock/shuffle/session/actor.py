@@ -95,10 +95,7 @@ class Session:
         self._store = store
         self._place = place
         self._plan = plan = make_plan(setup.feed, store)
-        collections = {
-            binding.collection: store.collection(binding.collection) for binding in plan.bindings
-        }
-        topology = Topology(plan, collections, setup.assignment)
+        topology = Topology.of(plan, store, setup.assignment)
         members = setup.assignment.members
         self._members = members
         self._lock = threading.RLock()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.journal.collection import Collection
+    from penstock.journal.store import JournalStore
     from penstock.routing import Assignment
     from penstock.shuffle.plan import BindingPlan, Plan
 
@@ -47,6 +48,11 @@ class Topology:
         self._plan = plan
         self._collections = collections
         self._assignment = assignment
+
+    @classmethod
+    def of(cls, plan: Plan, store: JournalStore, assignment: Assignment) -> Topology:
+        names = {binding.collection for binding in plan.bindings}
+        return cls(plan, {name: store.collection(name) for name in names}, assignment)
 
     @property
     def members(self) -> tuple[int, ...]:
