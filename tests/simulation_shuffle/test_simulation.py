@@ -23,6 +23,7 @@ OFTEN: Final = {
     "epochs committed": 3.0,
     "epochs given up": 0.1,
     "epochs read as planned in an earlier life": 0.01,
+    "handovers": 0.004,
     "members changed": 0.05,
     "overdrawn": 0.5,
     "recoveries": 0.04,
