@@ -190,11 +190,14 @@ class Shuffle(abc.ABC):
         assigned = settle_assignment(self._place, self.members, resume.newest.number)
         self._setup = replace(self._setup, assignment=assigned.assignment)
         handover.reached(handover.Step.ASSIGNED)
+        before = assigned.before
         try:
-            if assigned.before is None or assigned.before.owners == assigned.assignment.owners:
+            if before is None and 0 < resume.newest.number <= assigned.after:
+                raise QueueLostError(str(self.folder), 0, "whose they were is not on record")
+            if before is None or before.owners == assigned.assignment.owners:
                 self._open(resume)
             else:
-                self._hand_over(resume, assigned.before)
+                self._hand_over(resume, before)
         except QueueLostError as error:
             _LOG.warning("queues are built anew: %s", error)
             self._close_all_parts()
