@@ -4,6 +4,7 @@ kill parts of it. What it saw it prints, a line of JSON for each thing."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -89,6 +90,17 @@ class World:
             after()
             self.batches_again[number] = rows.collect()  # by the same plan
 
+    def fail_batch(self, query: StreamingQuery) -> None:
+        """The next one: it is in the queues then, and the query is not done with it."""
+
+        def fail() -> None:
+            raise InterruptedError("as the test wants it")
+
+        self.after_batch = fail
+        self.write(300)
+        until(lambda: query.exception() is not None, "the query's failure")
+        self.after_batch = None
+
     @property
     def count(self) -> int:
         return sum(len(rows) for rows in self.batches.values())
@@ -122,6 +134,32 @@ def processes(cluster: Cluster) -> dict[int, int]:
     return found[0] if found else {}
 
 
+def rescale(world: World, members: int) -> None:
+    """The batch that failed is read again, from the queues of other members."""
+    warnings = Warnings()
+    failed = max(world.batches)
+    with ps.cluster(world.spark, store=world.store.url, members=members) as cluster:
+        world.write(300)
+        query = world.start(cluster, ends=True)
+        until(lambda: len(processes(cluster)) == members or not query.isActive, "members")
+        machines = next(iter(cluster.machines.values()), {})
+        query.awaitTermination(WAIT_SECONDS_MAX)
+        world.wait_for_all(query)
+    say("rescaled", failed=world.batches[failed], warnings=warnings.heard, machines=machines)
+
+
+class Warnings(logging.Handler):
+    """What Penstock warns of, from now on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.heard: list[str] = []
+        logging.getLogger("penstock").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record.getMessage())
+
+
 def local(folder: Path) -> None:
     """A member killed, a rescale, too few slots, a context that is left too early; in the end this
     process waits to be killed itself."""
@@ -144,14 +182,9 @@ def local(folder: Path) -> None:
         consumer = None if told.consumer is None else told.consumer.kind
         after = processes(cluster)
         say("killed", before=first, after=after, restarts=restarts, consumer=consumer)
-        query.stop()
+        world.fail_batch(query)
         until(lambda: not processes(cluster), "the end of the feed")
-    world.write(300)
-    with ps.cluster(world.spark, store=world.store.url, members=3) as cluster:
-        query = world.start(cluster, ends=True)
-        query.awaitTermination(WAIT_SECONDS_MAX)
-        world.wait_for_all(query)
-    say("rescaled", batch=max(world.batches))
+    rescale(world, 3)
     world.say_result()
     with ps.cluster(world.spark, store=world.store.url, members=1) as cluster:
         query = world.start(cluster)
@@ -196,10 +229,11 @@ def standalone(folder: Path, master: str) -> None:
         world.wait_for_all(query)
         world.write(300)
         world.wait_for_all(query)
-        query.stop()
+        world.fail_batch(query)
         again = [world.batches_again[number] for number in sorted(world.batches_again)]
         first = [world.batches[number] for number in sorted(world.batches_again)]
     say("machines", **seen[0], first=first, again=again, batches=len(world.batches))
+    rescale(world, 3)
     world.say_result()
     world.spark.stop()
 

@@ -106,7 +106,9 @@ def test_members_on_one_machine(tmp_path: Path, short: Path, programs: list[Prog
     assert killed["consumer"] == "spark"
     assert killed["restarts"]
     assert killed["restarts"][0].startswith("the task of member ")
-    program.hear("rescaled")
+    rescaled = program.hear("rescaled")
+    assert {row[2] for row in rescaled["failed"]} == {1, 2, 3}, "read again, of three members"
+    assert rescaled["warnings"] == [], "as it was queued"
     delivered = _check_result(program.hear("result"))
     # Documents of one vnode are at one member, but for those that moved to the third.
     members: dict[int, set[int]] = {}
@@ -147,13 +149,18 @@ def test_members_on_other_machines(
     assert places[0] == places[1]
     assert any(places[0])
     assert seen["batches"] > 1
+    # Another member, on one of the machines: it takes over what is on the other one, too.
+    rescaled = program.hear("rescaled")
+    assert {row[2] for row in rescaled["failed"]} == {1, 2, 3}
+    assert rescaled["warnings"] == [], "as it was queued"
+    machines = {**machines, **rescaled["machines"]}
     delivered = _check_result(program.hear("result"))
     # Which task is where is Spark's choice; but the one machine has not read everything of its own.
     remote = [row for row in delivered if row[5] != machines[str(row[2])]]
     assert remote, "nothing was read from another machine"
     program.wait()
     queues = {path.name for path in tmp_path.glob("disk-*/**/penstock/*/member-*")}
-    assert queues <= {"member-1", "member-2"}, (
+    assert queues <= {"member-1", "member-2", "member-3"}, (
         "in Spark's own directories, until Spark removes them"
     )
     assert not list(tmp_path.glob("store/feeds/*/member-*"))

@@ -261,6 +261,34 @@ def test_the_first_batch_of_all_is_repeated_with_the_same_rows(
     assert len(list((Path(store.url.removeprefix("file://")) / "feeds").iterdir())) == 1
 
 
+def test_members_may_change_between_runs(streams: Streams, store: ps.OpenStore) -> None:
+    """A batch that failed is read again, of other members, when the journals do not have it any
+    more: it comes out of the queues."""
+    write(store, 0, 300)
+    batches: dict[int, list[Any]] = {}
+    streams.drain(batches, members=2)
+    write(store, 10_000, 2_000)
+
+    def fail(_: int) -> None:
+        raise RuntimeError("the sink is not there")
+
+    with pytest.raises(PySparkException, match="the sink is not there"):
+        streams.drain(batches, after=fail, members=2)
+    failed = max(batches)
+    before = batches.pop(failed)
+    kept = streams.by_batch_reader()
+    for journal in store.journals("orders"):
+        store.drop_before(journal.name, store.probe(journal.name).write_head)
+    assert len(streams.by_batch_reader()) < len(kept) - len(before) // 2
+    write(store, 20_000, 50)
+    streams.drain(batches, members=3)
+    assert places({0: batches[failed]}) == places({0: before})
+    assert {row["_meta"]["member"] for row in batches[failed]} == {1, 2, 3}
+    write(store, 30_000, 50)
+    streams.drain(batches, members=1)
+    assert places(batches) == kept + (streams.by_batch_reader() - kept)
+
+
 def test_documents_written_while_it_runs_arrive(streams: Streams, store: ps.OpenStore) -> None:
     batches: dict[int, list[Any]] = {}
     query = streams.start(batches, trigger={"processingTime": "0 seconds"})

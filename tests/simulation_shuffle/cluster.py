@@ -33,6 +33,7 @@ from tests.simulation.choices import Menu, evenly, seldom
 from tests.simulation.world import Process
 from tests.simulation_shuffle.consumer import Consumer
 from tests.simulation_shuffle.disk import Disk
+from tests.simulation_shuffle.handover import hand_over, inherited
 from tests.simulation_shuffle.leader import Committed, Leader
 from tests.simulation_shuffle.network import Line, Stream
 from tests.simulation_shuffle.oracle import Oracle
@@ -85,6 +86,10 @@ class Cluster:
         self.oracle = Oracle(setting.plan, setting.journals, setting.assignment)
         self._folder = folder
         self.disks = {member: self._disk(member) for member in setting.members}
+        self.all_disks = dict(self.disks)
+        """Also of members that left, until there is an epoch without them."""
+        self.is_handing_over = False
+        self.was_moved = False
         self.committed: list[Committed] = []
         self.epochs_begun = 0
         self.disks_were_lost = False
@@ -141,17 +146,21 @@ class Cluster:
         self.start()
 
     def _change_members(self, count: int) -> None:
-        """From here on there are so many. What others had is theirs no more."""
+        """From here on there are so many."""
         members = range(1, count + 1)
         self.world.counts["members changed"] += tuple(members) != self.setting.members
         self.world.tell("world", f"from now on there are {count} members")
-        assignment = self.setting.assignment.reassign(members)
+        filled = self.committed[-1].assignment if self.committed else self.setting.assignment
+        assignment = filled.reassign(members)
         self.setting = replace(self.setting, assignment=assignment)
         self.oracle.reassign(assignment)
-        for disk in self.disks.values():
-            if disk.member not in members:
-                disk.lose()
-        self.disks = {member: self.disks.get(member) or self._disk(member) for member in members}
+        self.disks = {
+            member: self.all_disks.setdefault(member, self._disk(member)) for member in members
+        }
+
+    def drop_disks_of_others(self) -> None:
+        for member in self.all_disks.keys() - self.disks.keys():
+            self.all_disks.pop(member).lose()
 
     def _disk(self, member: int) -> Disk:
         return Disk(self.world, member, self._folder and self._folder / f"member-{member}")
@@ -180,11 +189,13 @@ class Cluster:
 
     def start(self) -> None:
         newest = self.committed[-1] if self.committed else None
+        owners = self.setting.assignment.owners
+        self.is_handing_over = newest is not None and newest.assignment.owners != owners
+        self.was_moved |= self.is_handing_over
         try:
-            if newest is not None and newest.assignment != self.setting.assignment:
-                raise QueueLostError("the queues", 0, "there are other members than before")
             self._open(newest, queues_lost=False)
         except QueueLostError as error:
+            self.is_handing_over = False
             self.world.tell("world", f"queues are built anew: {error}")
             for disk in self.disks.values():
                 disk.close()
@@ -200,7 +211,12 @@ class Cluster:
 
     def _open(self, newest: Committed | None, *, queues_lost: bool) -> None:
         restored = None if queues_lost else newest
+        states: dict[int, QueueState] = {}
+        if restored is not None and self.is_handing_over:
+            states = hand_over(self, restored)
         for member, disk in self.disks.items():
+            if states:
+                break
             if restored is None:
                 disk.open(0, None)
             else:
@@ -232,24 +248,32 @@ class Cluster:
         self._lines = {
             member: Line(self.process, f"session to {member}") for member in setting.members
         }
-        self._build(restored, recovering=resume.recovering)
+        self._build(restored, states, recovering=resume.recovering)
         self.consumer.start()
         self.leader.start()
 
-    def _build(self, restored: Committed | None, *, recovering: bool) -> None:
+    def _build(
+        self, restored: Committed | None, handed: dict[int, QueueState], *, recovering: bool
+    ) -> None:
         setting, members = self.setting, self.setting.members
         lanes = range(len(setting.plan.lanes))
         hint_index = self.parts.hint_index(setting.plan)
-        states = {
-            member: None if restored is None else _saved_queue(restored.queues[member])
+        states: dict[int, QueueState | None] = {
+            member: handed.get(member)
+            or (None if restored is None else _saved_queue(restored.queues[member]))
             for member in members
         }
+        topology = Topology(setting.plan, setting.journals.collections, setting.assignment)
         self.slices = {
             (member, lane): self._slice(
                 member,
                 lane,
                 hint_index,
-                None if restored is None else restored.slices[member, lane],
+                None
+                if restored is None
+                else inherited(restored, member, lane, topology)
+                if handed
+                else restored.slices[member, lane],
             )
             for lane in lanes
             for member in members
@@ -264,7 +288,7 @@ class Cluster:
             for member in members:
                 self._join(each, self.queues[member])
         for member, queue in self.queues.items():
-            queue.start(states[member])
+            queue.start(None if handed else states[member])
         for each in self.slices.values():
             each.start()
 

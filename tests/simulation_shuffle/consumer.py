@@ -65,6 +65,7 @@ class Consumer:
             commits_of(epoch.frontier),
             delivered,
             is_whole_order=not cluster.disks_were_lost,
+            was_moved=cluster.was_moved,
         )
         self.at, self._planned = epoch, None
         self.documents += count

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.queue.errors import QueueLostError
+from penstock.shuffle.queue.handover import Source, take
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.queue.reclaim import reclaim
 from penstock.shuffle.queue.segment import list_segments, lsn_of, segment_of, segment_path
 from tests.simulation.choices import Menu
 from tests.simulation.world import Violation
-from tests.simulation_shuffle.oracle import Document, commits_of
+from tests.simulation_shuffle.oracle import VNODES_OF_KEYS, Document, commits_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from penstock.frontier import Frontier
     from penstock.shuffle.parcels import Stage
     from penstock.shuffle.queue.block import Order, Parcel
+    from penstock.shuffle.queue.handover import Settled
     from tests.simulation.world import World
-    from tests.simulation_shuffle.oracle import Commits, Source
+    from tests.simulation_shuffle.oracle import Commits
+    from tests.simulation_shuffle.oracle import Source as DocumentSource
 
     Names: TypeAlias = Mapping[int, tuple[int, str]]
 
@@ -47,7 +50,7 @@ _KEPT: Final = Menu((1, 1.0), (1, 0.0), (1, 0.5))
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    source: Source
+    source: DocumentSource
     after: int
     through: int
 
@@ -57,6 +60,8 @@ class Block:
     lsn: int
     entries: list[Document | Forget]
     size_bytes: int
+    gives: frozenset[int] = frozenset()
+    """Vnodes whose documents in blocks before it are another queue's."""
 
 
 class Disk:
@@ -104,22 +109,57 @@ class Disk:
         return self.has_queue and is_same and any(block.lsn == lsn for block in self.blocks)
 
     def append(self, parts: list[Parcel], order: Order | None, names: Names) -> int:
-        entries = [entry for stage, batch in parts for entry in entries_of(stage, batch, names)]
-        if order is not None:
-            entries = [entries[place] for place in order.tolist()]
+        entries = entries_in_order(parts, order, names)
         if self._log is not None:
             self.last_lsn = self._log.append(parts, order, names)
         else:
-            number = (self.last_lsn & 0xFFFF) + 1
-            segment = segment_of(self.last_lsn)
-            self.last_lsn = (
-                lsn_of(segment + 1, 0)
-                if segment == 0 or number == SEGMENT_BLOCKS
-                else lsn_of(segment, number)
-            )
+            self.last_lsn = self._next_lsn()
         size_bytes = sum(batch.nbytes for _, batch in parts)
         self.blocks.append(Block(self.last_lsn, entries, size_bytes))
         return self.last_lsn
+
+    def _next_lsn(self) -> int:
+        number, segment = (self.last_lsn & 0xFFFF) + 1, segment_of(self.last_lsn)
+        if segment == 0 or number == SEGMENT_BLOCKS:
+            return lsn_of(segment + 1, 0)
+        return lsn_of(segment, number)
+
+    def give(self, vnodes: set[int]) -> None:
+        if self._log is not None:
+            self.last_lsn = self._log.append((), None, {}, gives=sorted(vnodes))
+        else:
+            self.last_lsn = self._next_lsn()
+        self.blocks.append(Block(self.last_lsn, [], 0, frozenset(vnodes)))
+
+    def check(self, lsn: int, generation: int) -> None:
+        """As who takes vnodes over from it finds it."""
+        if lsn and not self._is_there(lsn, generation):
+            raise QueueLostError(f"disk {self.member}", segment_of(lsn), "it is not there")
+
+    def take(
+        self, other: Disk, lsn: int, settled: Settled, consumed: Frontier, vnodes: set[int]
+    ) -> None:
+        """What is needed of these vnodes is written here, from another disk as an epoch left it."""
+        blocks = [block for block in other.blocks if block.lsn <= lsn]
+        for parcels, order in settled.blocks:
+            entries = entries_in_order(parcels, order, settled.names)
+            blocks.append(Block(lsn + 1, entries, 0))
+        found = [
+            entry
+            for entry in visible(blocks, commits_of(consumed), None)
+            if VNODES_OF_KEYS[entry.key] in vnodes
+        ]
+        if self._log is not None and other._folder is not None:
+            source = Source(other._folder, other.generation, lsn, settled)
+            count = take(self._log, source.alive(consumed, vnodes))
+            if count != len(found):
+                raise Violation(f"{count} rows were taken, and the model has {len(found)}")
+            self.last_lsn = self._log.last_lsn
+        elif found:
+            self.last_lsn = self._next_lsn()
+        if found:
+            self.blocks.append(Block(self.last_lsn, list(found), 50 * len(found)))
+        self._world.counts["documents taken over"] += len(found)
 
     def sync_to(self, lsn: int) -> int:
         """What was written up to here is durable from now on. Gives up to where all is."""
@@ -203,26 +243,43 @@ class Disk:
         first, last = commits_of(start), commits_of(end)
         if lsn > self.durable_lsn:
             raise Violation(f"epoch at LSN {lsn:#x}, and durable is {self.durable_lsn:#x}")
-        entries = [e for block in self.blocks if block.lsn <= lsn for e in block.entries]
-        forgets: dict[Source, list[tuple[int, Forget]]] = {}
-        for place, entry in enumerate(entries):
-            if isinstance(entry, Forget):
-                forgets.setdefault(entry.source, []).append((place, entry))
-        found = [
-            entry
-            for place, entry in enumerate(entries)
-            if isinstance(entry, Document)
-            and first.get(entry.source, 0) < entry.clock <= last.get(entry.source, 0)
-            and not any(
-                at > place and forget.after < entry.clock <= forget.through
-                for at, forget in forgets.get(entry.source, ())
-            )
-        ]
+        found = visible([block for block in self.blocks if block.lsn <= lsn], first, last)
         if self._folder is not None:
             real = _read(self._folder, start, end, lsn)
             if real != found:
                 raise Violation(f"the reader gives {real}, the model {found}")
         return found
+
+
+def visible(blocks: list[Block], first: Commits, last: Commits | None) -> list[Document]:
+    """By the definition; without an end, all behind the start."""
+    placed = [(block.lsn, entry) for block in blocks for entry in block.entries]
+    given: dict[int, int] = {}
+    for block in blocks:
+        given |= dict.fromkeys(block.gives, block.lsn)
+    forgets: dict[DocumentSource, list[tuple[int, Forget]]] = {}
+    for place, (_, entry) in enumerate(placed):
+        if isinstance(entry, Forget):
+            forgets.setdefault(entry.source, []).append((place, entry))
+    return [
+        entry
+        for place, (lsn, entry) in enumerate(placed)
+        if isinstance(entry, Document)
+        and first.get(entry.source, 0) < entry.clock
+        and (last is None or entry.clock <= last.get(entry.source, 0))
+        and lsn >= given.get(VNODES_OF_KEYS[entry.key], 0)
+        and not any(
+            at > place and forget.after < entry.clock <= forget.through
+            for at, forget in forgets.get(entry.source, ())
+        )
+    ]
+
+
+def entries_in_order(
+    parts: list[Parcel], order: Order | None, names: Names
+) -> list[Document | Forget]:
+    entries = [entry for stage, batch in parts for entry in entries_of(stage, batch, names)]
+    return entries if order is None else [entries[place] for place in order.tolist()]
 
 
 def entries_of(stage: Stage, batch: pa.RecordBatch, names: Names) -> list[Document | Forget]:

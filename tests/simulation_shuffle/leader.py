@@ -54,12 +54,13 @@ class Leader:
         self._world = cluster.world
         self._process = cluster.process
         self._record = resume.record
-        self.epochs = [] if resume.epoch is None else [resume.newest]
+        is_there = resume.epoch is not None and not cluster.is_handing_over
+        self.epochs = [resume.newest] if is_there else []
         """Those that the consumer may read. If queues are lost, the newest is not there any more.
         """
         self.is_recovering = resume.recovering
         self._recovered_from = resume.record.consumed.frontier
-        self._is_wanted = resume.epoch is None and resume.newest.number > 0
+        self._is_wanted = not is_there and resume.newest.number > 0
         self._under_way: _UnderWay | None = None
 
     def start(self) -> None:
@@ -179,6 +180,7 @@ class Leader:
         )
         self._world.counts["epochs committed"] += 1
         self._world.tell("leader", f"commits epoch {current.number}")
+        cluster.drop_disks_of_others()
         cluster.oracle.check_frontier(
             {} if before is None else commits_of(before), commits_of(current.record.frontier)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Source: TypeAlias = tuple[str, int, int]
 """Journal, binding, producer."""
 Commits: TypeAlias = dict[Source, int]
+
+
+VNODES_OF_KEYS: Final[list[int]] = vnodes_of([pa.array(np.arange(KEYS), pa.int64())]).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,7 @@ class Oracle:
         self.reassign(assignment)
 
     def reassign(self, assignment: Assignment) -> None:
-        vnodes = vnodes_of([pa.array(np.arange(KEYS), pa.int64())]).tolist()
-        self._owners = [assignment.owner_of(vnode) for vnode in vnodes]
+        self._owners = [assignment.owner_of(vnode) for vnode in VNODES_OF_KEYS]
 
     def all_documents(self) -> Iterable[Document]:
         """Of all reads, those that were ever committed."""
@@ -150,6 +152,7 @@ class Oracle:
         delivered: Mapping[int, list[Document]],
         *,
         is_whole_order: bool,
+        was_moved: bool,
     ) -> None:
         """What was delivered of (start, end], by member."""
         expected = Counter(
@@ -164,13 +167,15 @@ class Oracle:
                 f"are too many: {_few(found - expected)}"
             )
         for member, documents in delivered.items():
-            last: dict[tuple[str, int, int], int] = {}
+            last: dict[tuple[str, int, int, int], int] = {}
             for document in documents:
                 if self._owners[document.key] != member:
                     raise Violation(f"member {member} has a document of another: {document}")
                 # A span that was read again after a disk was lost comes later than it would have.
                 who = 0 if is_whole_order else document.producer
-                stream = (document.journal, document.binding, who)
+                # What came from another member is behind what was there.
+                key = document.key if was_moved else 0
+                stream = (document.journal, document.binding, who, key)
                 if last.get(stream, -1) >= document.offset:
                     raise Violation(f"member {member} has {document} behind {last[stream]}")
                 last[stream] = document.offset

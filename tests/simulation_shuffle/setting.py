@@ -41,6 +41,7 @@ SMALL: Final[dict[str, object]] = {
     "penstock.shuffle.slice.state.ROUND_ROWS_MAX": 12,
     "penstock.shuffle.queue.machine.BLOCK_ROWS_MAX": 6,
     "penstock.shuffle.queue.machine.BLOCK_BYTES_MAX": 4096,
+    "penstock.shuffle.queue.handover.BLOCK_ROWS_MAX": 6,
     "penstock.shuffle.slice.parcelling.frame_bytes": lambda _: FRAME_BYTES,
     "penstock.shuffle.slice.state.frame_bytes": lambda _: FRAME_BYTES,
     "penstock.transport.credit.WINDOW_BYTES_MIN": 1024,

@@ -6,7 +6,9 @@ from typing import Final
 
 import pytest
 
+from tests.simulation.choices import Menu, seldom
 from tests.simulation.seeds import Seeds
+from tests.simulation_shuffle import cluster
 from tests.simulation_shuffle.run import run
 from tests.simulation_shuffle.shrink import shrink
 
@@ -48,6 +50,16 @@ STEPS: Final = (
 
 def test_the_rules_hold_for_a_few_seeds() -> None:
     SEEDS.check_rules(range(FEW))
+
+
+def test_the_rules_hold_where_members_change_at_every_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And disks are seldom lost: vnodes change hands, with all that is open."""
+    monkeypatch.setattr(cluster, "_CHANGED", seldom(900))
+    monkeypatch.setattr(cluster, "_LOST", Menu((12, "none"), (1, "one")))
+    often = {"handovers": 0.05, "documents taken over": 0.5}
+    Seeds("tests.simulation_shuffle", run, shrink, often).check_rules(range(60))
 
 
 @pytest.mark.slow

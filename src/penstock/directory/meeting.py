@@ -20,6 +20,10 @@ class GossipMeeting:
     seeds: tuple[str, ...] = ()
     """Members that are there already."""
 
+    def begin(self, member: int, host: str) -> GossipKeyValue:
+        """By the first of a session."""
+        return self.open(member, host)
+
     def open(self, member: int, host: str) -> GossipKeyValue:
         """Others reach this process by `host`."""
         return GossipKeyValue(member, self.key, list(self.seeds), host=host)
@@ -37,6 +41,12 @@ class ServerMeeting:
     cluster: str
     """Whose slots are meant. The same one for all sessions of a feed: a process that is left over
     from an earlier session loses its slot to the member that comes after it."""
+
+    def begin(self, member: int, host: str) -> PostgresKeyValue:
+        """By the first of a session: nobody is to find what members of earlier ones have left."""
+        opened = self.open(member, host)
+        opened.take_over()
+        return opened
 
     def open(self, member: int, host: str) -> PostgresKeyValue:  # noqa: ARG002 - the server is named
         try:

@@ -65,6 +65,10 @@ _TAKE: Final = """
     ON CONFLICT (cluster, member) DO UPDATE SET generation = taken.generation + 1
     RETURNING generation
 """
+_FENCE_OTHERS: Final = """
+    UPDATE penstock.members SET generation = generation + 1 WHERE cluster = %s AND member <> %s
+"""
+_EMPTY_OTHERS: Final = "DELETE FROM penstock.slots WHERE cluster = %s AND member <> %s"
 _EMPTY: Final = "DELETE FROM penstock.slots WHERE cluster = %s AND member = %s"
 _NOTIFY: Final = "SELECT pg_notify(%s, %s)"
 # The lock on the member's row makes a successor wait until this write is committed, or this write
@@ -140,6 +144,18 @@ class PostgresKeyValue:
 
     def watch(self, prefix: str = "") -> Watch:
         return self._watches.open(prefix)
+
+    def take_over(self) -> None:
+        """Empties the slots of all others, whose processes can no longer write. Members that are
+        started from here on find each other, and nobody from before."""
+        others = (self._cluster, self.member)
+        with (
+            self._session.using("take the slots of earlier members over") as connection,
+            connection.transaction(),
+        ):
+            connection.execute(_FENCE_OTHERS, others)
+            connection.execute(_EMPTY_OTHERS, others)
+            connection.execute(_NOTIFY, (self._channel, ""))
 
     def close(self) -> None:
         """Lets go of the server and of whoever waits. The slot stays as it is."""

@@ -2,20 +2,21 @@
 
 An assignment is made from the one before, so that few vnodes move when members come and go. It is
 on record before anything is done under it, with the newest epoch of that moment: queues of epochs
-up to that one were filled under another assignment, and are of no use to this one.
+up to that one were filled under an assignment before it. If nothing came of a start, no epoch has
+its assignment: the next one is made from that of the newest epoch, whose queues are there.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import CorruptStorageError
 from penstock.routing import Assignment, assign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from penstock.storage import Storage
 
@@ -28,27 +29,41 @@ class Assigned:
     assignment: Assignment
     after: int
     """The newest epoch when this was decided."""
+    before: Assignment | None = None
+    """Under which the queues of the newest epoch were filled, if that was another record."""
 
 
 def settle_assignment(place: Storage, members: Iterable[int], newest: int) -> Assigned:
     """The assignment on record, if it is to these members; else the next one. By whoever has the
     shuffle's folder: nobody else decides at the same time."""
     wanted = tuple(sorted(members))
-    last = _last(place)
-    if last is not None and last.assignment.members == wanted:
+    records = _newest_first(place)
+    last = next(records, None)
+    if last is None:
+        return _decide(place, assign(wanted), newest)
+    filled = last if last.after < newest else None
+    if last.assignment.members == wanted and (filled is not None or not newest):
         return last
-    made = assign(wanted) if last is None else last.assignment.reassign(wanted)
+    filled = filled or next((one for one in records if one.after < newest), None)
+    before = None if filled is None else filled.assignment
+    if last.assignment.members == wanted:
+        return replace(last, before=before)
+    owners = (before or last.assignment).reassign(wanted).owners
+    made = Assignment(last.assignment.version + 1, owners)
+    return replace(_decide(place, made, newest), before=before)
+
+
+def _decide(place: Storage, made: Assignment, newest: int) -> Assigned:
     decided = Assigned(made, newest)
     place.create(f"{_FOLDER}{made.version:010d}", _encode(decided))
     return decided
 
 
-def _last(place: Storage) -> Assigned | None:
-    names = place.names(_FOLDER)
-    if not names:
-        return None
-    data = place.read(max(names))
-    return None if data is None else decode_assigned(max(names), data)
+def _newest_first(place: Storage) -> Iterator[Assigned]:
+    for name in sorted(place.names(_FOLDER), reverse=True):
+        data = place.read(name)
+        if data is not None:
+            yield decode_assigned(name, data)
 
 
 def _encode(assigned: Assigned) -> bytes:

@@ -23,6 +23,7 @@ from penstock.directory.meeting import GossipMeeting, ServerMeeting
 from penstock.errors import ConfigurationError
 from penstock.shuffle import control
 from penstock.shuffle.process_member import (
+    HANDOVER_SECONDS_MAX,
     Failed,
     Logged,
     Order,
@@ -51,6 +52,8 @@ LOOPBACK: Final = "127.0.0.1"
 STEP_SECONDS_MAX: Final = 120.0
 """Until a process has imported what it needs and opened its queue: a second or two, but a machine
 may be busy."""
+MADE_SECONDS_MAX: Final = STEP_SECONDS_MAX + HANDOVER_SECONDS_MAX
+"""The same, if members take vnodes over from each other before."""
 STOP_SECONDS_MAX: Final = 10.0
 """Until it has stopped or closed in order. Then it is killed: nothing is lost by that."""
 DIAGNOSE_SECONDS: Final = 0.5
@@ -141,7 +144,7 @@ class CrewShuffle(Shuffle):
         cluster = self._security or ClusterSecurity.create("penstock shuffle")
         self._crew = crew = Crew(self.members)
         meeting = self._meeting(cluster.token)
-        self._keyvalue = keyvalue = meeting.open(control.SESSION, self._host)
+        self._keyvalue = keyvalue = meeting.begin(control.SESSION, self._host)
         self._session = session = Session(
             setup,
             self._store,
@@ -155,7 +158,7 @@ class CrewShuffle(Shuffle):
         )
         self._muster(crew, Terms(setup, cluster, meeting.joined_by(keyvalue)))
         crew.listen()
-        crew.reach(Step.MADE)
+        crew.reach(Step.MADE, MADE_SECONDS_MAX if setup.handover else STEP_SECONDS_MAX)
         wait_for_addresses(keyvalue, self.members)
         crew.order(Order.START)
         crew.reach(Step.STARTED)

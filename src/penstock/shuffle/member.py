@@ -21,19 +21,20 @@ from penstock.errors import PenstockError
 from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.capture import Capture, MemberParticipant
+from penstock.shuffle.handover import Far, Handover, Left, Restored, hand_over, restore
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.queue.actor import QueueActor, Reclaim
 from penstock.shuffle.queue.budget import Budget
 from penstock.shuffle.queue.events import EpochGivenUp, QueueState
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.machine import QueueMachine
-from penstock.shuffle.queue.snapshot import decode_state, encode_state
-from penstock.shuffle.resume import SNAPSHOTS, queue_generation
+from penstock.shuffle.queue.snapshot import encode_state
+from penstock.shuffle.resume import SNAPSHOTS
 from penstock.shuffle.session.hint_index import HintIndex
 from penstock.shuffle.session.state import AllReadsStarted, AskProgress, StartRead
+from penstock.shuffle.session.topology import Topology
 from penstock.shuffle.slice import events as slice_events
 from penstock.shuffle.slice.actor import SliceActor
-from penstock.shuffle.slice.snapshots import SliceSnapshot
 from penstock.shuffle.slice.state import SliceState
 from penstock.shuffle.status import MemberStatus
 from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from penstock.routing import Assignment
     from penstock.shuffle.control import FromMember, Message
     from penstock.shuffle.feed import Feed
-    from penstock.snapshot import Snapshot
+    from penstock.shuffle.slice.snapshots import SliceSnapshot
     from penstock.storage import Storage
     from penstock.transport.security import Security
 
@@ -83,6 +84,8 @@ class Setup:
     epoch: int | None = None
     """The committed one to go on from, with its queues. None: the queues are begun anew."""
     recovering: bool = False
+    handover: Handover | None = None
+    """The epoch's queues were filled under another assignment."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -100,9 +103,10 @@ class Member:
         place: Storage,
         folder: Path,
         host: str = "127.0.0.1",
+        far: Far | None = None,
     ) -> None:
         """`place` has the cluster's decisions and snapshots, `folder` this member's queue. Others
-        reach it by `host`."""
+        reach it by `host`. `far` finds queues on other machines that it takes vnodes over from."""
         self.member: Final = security.member
         self.ended = threading.Event()
         self.failure: BaseException | None = None
@@ -112,14 +116,14 @@ class Member:
         members = assignment.members
         lanes = range(len(plan.lanes))
         snapshots = SnapshotStore(place.within(SNAPSHOTS), self.member)
-        snapshot = None if setup.epoch is None else snapshots.load(setup.epoch)
-        queue_state = None if snapshot is None else decode_state(snapshot.part("queue"))
-        self._log = QueueLog.open(
-            folder,
-            0 if queue_state is None else queue_state.lsn,
-            generation=None if snapshot is None else queue_generation(snapshot),
-            discard=True,
-        )
+        left = None if setup.epoch is None else Left(place, setup.epoch, plan)
+        restored: Restored | None = None
+        if left is not None and setup.handover is None:
+            restored = restore(left, self.member, folder)
+        elif left is not None and setup.handover is not None:
+            topology = Topology.of(plan, store, assignment)
+            restored = hand_over(left, self.member, folder, setup.handover, topology, far=far)
+        self._log = QueueLog.open(folder, 0, discard=True) if restored is None else restored.log
         streams = {
             Origin(member, lane): lane * len(members) + place
             for lane in lanes
@@ -150,7 +154,7 @@ class Member:
                 {binding.place: binding.delay for binding in plan.bindings},
                 Budget(settings.disk_budget_bytes, recovering=setup.recovering),
                 aligned_seconds_max=settings.aligned_seconds_max,
-                restored=queue_state,
+                restored=None if restored is None else restored.queue,
                 epoch=-1 if setup.epoch is None else setup.epoch,
             ),
             self._log,
@@ -173,7 +177,7 @@ class Member:
                     assignment,
                     hint_index,
                     read_ahead_bytes=settings.read_ahead_bytes // len(plan.lanes),
-                    restored=_slice_snapshot(snapshot, lane),
+                    restored=None if restored is None else restored.slices[lane],
                 ),
                 store,
                 self._senders[lane],
@@ -191,8 +195,8 @@ class Member:
         ]
         self._lsns: dict[int, int] = {}
         """Of epochs that the consumer may not be done with."""
-        if setup.epoch is not None and queue_state is not None:
-            self._lsns[setup.epoch] = queue_state.lsn
+        if setup.epoch is not None and restored is not None and restored.lsn is not None:
+            self._lsns[setup.epoch] = restored.lsn
         self._capture = Capture(len(self._slices))
         self._participant = MemberParticipant(
             SnapshotParticipant(snapshots, self._captured), self._give_up, self._log
@@ -323,9 +327,3 @@ class Member:
     def _give_up(self, epoch: int) -> None:
         self._capture.give_up(epoch)
         self._queue.post(EpochGivenUp(epoch))
-
-
-def _slice_snapshot(snapshot: Snapshot | None, lane: int) -> SliceSnapshot | None:
-    if snapshot is None:
-        return None
-    return SliceSnapshot.decode(memoryview(snapshot.part(f"slice-{lane}")))

@@ -29,7 +29,9 @@ from penstock.errors import PenstockError
 from penstock.journal import open_store
 from penstock.logs import fields_of
 from penstock.shuffle import control
+from penstock.shuffle.handover import Left
 from penstock.shuffle.member import Member
+from penstock.shuffle.plan import make_plan
 from penstock.shuffle.running import lock_folder
 from penstock.storage import Storage
 from penstock.transport.discovery import ADDRESS_KEY
@@ -40,11 +42,15 @@ if TYPE_CHECKING:
 
     from penstock.directory.keyvalue import KeyValue
     from penstock.directory.meeting import Meeting
+    from penstock.journal import OpenStore
+    from penstock.shuffle.handover import Far
     from penstock.shuffle.member import Setup
     from penstock.transport.security import Security
 
 MEET_SECONDS_MAX: Final = 100.0
 """Until members know of each other: a moment, once the slowest of the processes is there."""
+HANDOVER_SECONDS_MAX: Final = 3_600.0
+"""More, if members first take vnodes over: a disk's whole budget, at 20 MB a second."""
 QUEUE_LOCK_SECONDS_MAX: Final = 60.0
 """Spark takes two or three to end a task that it was told to; a machine may be busy."""
 _POOL: Final = "jemalloc"
@@ -202,6 +208,7 @@ def _run(given: Given, ends: _Ends) -> None:
         store = stack.enter_context(open_store(given.store_url, create=False))
         keyvalue = given.meeting.open(given.security.member, given.host)
         stack.callback(keyvalue.close)
+        far = None if given.read_token is None else _hand_over(given, store, keyvalue, stack)
         member = Member(
             given.setup,
             store,
@@ -210,6 +217,7 @@ def _run(given: Given, ends: _Ends) -> None:
             place=Storage.open(given.place),
             folder=Path(given.folder),
             host=given.host,
+            far=far,
         )
         stack.callback(member.close)
         if given.read_token is not None:
@@ -218,7 +226,11 @@ def _run(given: Given, ends: _Ends) -> None:
             server = QueueServer(Path(given.folder), given.security, given.host, given.read_token)
             stack.callback(server.close)
             ends.tell(Serving(server.location))
-        wait_for_addresses(keyvalue, (control.SESSION, *given.setup.assignment.members))
+        everybody = (control.SESSION, *given.setup.assignment.members)
+        seconds_max = MEET_SECONDS_MAX
+        if given.setup.handover is not None:
+            seconds_max += HANDOVER_SECONDS_MAX
+        wait_for_addresses(keyvalue, everybody, seconds_max)
         ends.tell(Step.MADE)
         ends.wait_for(Order.START)
         ends.on_stop(member.ended.set)
@@ -233,15 +245,34 @@ def _run(given: Given, ends: _Ends) -> None:
         ends.wait_for(Order.CLOSE)
 
 
-def wait_for_addresses(keyvalue: KeyValue, members: Iterable[int]) -> None:
+def _hand_over(
+    given: Given, store: OpenStore, keyvalue: KeyValue, stack: contextlib.ExitStack
+) -> Far | None:
+    """If vnodes change hands between machines: gives what is here, and finds what is not."""
+    setup, token = given.setup, given.read_token
+    if setup.handover is None or setup.epoch is None or token is None:
+        return None
+    from penstock.shuffle.handing import FarQueues, HandoverServer  # noqa: PLC0415 - only where needed
+
+    if setup.handover.queues:
+        left = Left(Storage.open(given.place), setup.epoch, make_plan(setup.feed, store))
+        server = HandoverServer(left, setup.handover, given.security, given.host, token)
+        stack.callback(server.close)
+        server.announce(keyvalue)
+    return FarQueues(keyvalue, given.security, token)
+
+
+def wait_for_addresses(
+    keyvalue: KeyValue, members: Iterable[int], seconds_max: float = MEET_SECONDS_MAX
+) -> None:
     """Until the receivers of all of them are known here."""
     awaited = set(members)
     with keyvalue.watch(ADDRESS_KEY) as watch:
         while missing := awaited - keyvalue.scan(ADDRESS_KEY).keys():
-            if not watch.wait(MEET_SECONDS_MAX):
+            if not watch.wait(seconds_max):
                 raise MeetingError(
                     f"member {keyvalue.member} does not hear of members {sorted(missing)} within "
-                    f"{MEET_SECONDS_MAX:g} s"
+                    f"{seconds_max:g} s"
                 )
 
 

@@ -5,8 +5,8 @@
     folder/lock         held by the processes that work in here
     folder/state.json   what it is doing, for whoever watches
 
-Whatever fails, all of it begins anew from the newest committed epoch; with a queue lost, or with
-another number of members than before, from what the consumer is done with.
+Whatever fails, all of it begins anew from the newest committed epoch; with a queue lost, from what
+the consumer is done with. With another number of members than before, vnodes change hands first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from penstock.disk import make_folder
 from penstock.errors import ConfigurationError
 from penstock.logs import about
 from penstock.routing import assign
+from penstock.shuffle import handover
 from penstock.shuffle.assigned import settle_assignment
 from penstock.shuffle.member import Settings, Setup
 from penstock.shuffle.queue.errors import QueueLostError
@@ -209,17 +210,30 @@ class Shuffle(abc.ABC):
         resume = find_resume(self._place)
         assigned = settle_assignment(self._place, self.members, resume.newest.number)
         self._setup = replace(self._setup, assignment=assigned.assignment)
-        if 0 < resume.newest.number <= assigned.after:
-            self._log.warning("there are other members than before: queues are built anew")
-            self._drop_queues_of_others()
-            self._rebuild()
-            return
+        handover.reached(handover.Step.ASSIGNED)
+        before = assigned.before
         try:
-            self._open(resume)
+            if before is None and 0 < resume.newest.number <= assigned.after:
+                raise QueueLostError(str(self.folder), 0, "whose they were is not on record")
+            if before is None or before.owners == assigned.assignment.owners:
+                self._open(resume)
+            else:
+                self._hand_over(resume, before)
         except QueueLostError as error:
             self._log.warning("queues are built anew: %s", error)
             self._close_all_parts()
             self._rebuild()
+        self._drop_queues_of_others()
+        handover.reached(handover.Step.DROPPED)
+
+    def _hand_over(self, resume: Resume, before: Assignment) -> None:
+        """What is still needed of vnodes that move goes to the queues of their new members. There
+        is an epoch of that before anything else: until then, the old queues are all there is."""
+        self._log.info("members were %s, and are %s now", before.members, self.members)
+        queues = {member: str(self.queue_folder(member)) for member in before.members}
+        self._open(resume, handover.Handover(before, queues))
+        self._await_epoch(resume)
+        handover.reached(handover.Step.COMMITTED)
 
     def _rebuild(self) -> None:
         """Fetches what was lost, in a session of its own, and goes on with its epoch. If nothing
@@ -228,20 +242,24 @@ class Shuffle(abc.ABC):
         self.watch.recovering()
         resume = find_resume(self._place, queues_lost=True)
         self._open(resume)
-        self.session.begin_epoch()
-        while self.session.wait_epoch(resume.newest.number, 1.0) is None:
-            pass
+        self._await_epoch(resume)
         if self.session.recovering:
             self._close_all_parts()
             self._open(find_resume(self._place))
+
+    def _await_epoch(self, resume: Resume) -> None:
+        """Leads one, whether there is something new or not."""
+        self.session.begin_epoch()
+        while self.session.wait_epoch(resume.newest.number, 1.0) is None:
+            pass
 
     def _drop_queues_of_others(self) -> None:
         for folder in self.folder.glob("member-*"):
             if folder.name not in {self.queue_folder(member).name for member in self.members}:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _open(self, resume: Resume) -> None:
-        setup = replace(self._setup, epoch=resume.epoch, recovering=resume.recovering)
+    def _open(self, resume: Resume, how: handover.Handover | None = None) -> None:
+        setup = replace(self._setup, epoch=resume.epoch, recovering=resume.recovering, handover=how)
         self._open_parts(setup, resume)
 
     def _close_all_parts(self) -> None:

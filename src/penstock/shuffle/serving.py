@@ -89,10 +89,10 @@ def open_queue(folder: Path, generation: int) -> QueueReader:
 # In the member's process
 
 
-class QueueServer(flight.FlightServerBase):
-    """From its making to `close`."""
+class TokenServer(flight.FlightServerBase):
+    """Speaks TLS, and to those who show a token."""
 
-    def __init__(self, folder: Path, security: Security, host: str, token: str) -> None:
+    def __init__(self, security: Security, host: str, token: str) -> None:
         if security.credentials is None:
             raise LocalProtocolError("queues are served with TLS only, and it is off")
         material = security.credentials.load()
@@ -101,20 +101,34 @@ class QueueServer(flight.FlightServerBase):
             tls_certificates=[(material.certificate.decode(), material.key.decode())],
         )
         self.location: Final = f"grpc+tls://{_bracketed(host)}:{self.port}"
-        self._folder = folder
         self._token = token
+
+    def admitted(self, data: bytes) -> bytes:
+        """What is asked for, behind the token."""
+        shown, _, rest = data.partition(b"\n")
+        if not hmac.compare_digest(shown, self._token.encode()):
+            raise flight.FlightUnauthenticatedError("this is not the read token of this session")
+        return rest
+
+
+class QueueServer(TokenServer):
+    """From its making to `close`."""
+
+    def __init__(self, folder: Path, security: Security, host: str, token: str) -> None:
+        super().__init__(security, host, token)
+        self._folder = folder
         self._lock = threading.Lock()
         self._readers: list[tuple[int, QueueReader]] = []
         """Those that nobody uses just now, with their generations. A reader has one thread."""
 
     def do_get(self, _: object, ticket: flight.Ticket) -> flight.FlightDataStream:
-        asked = self._open(ticket.ticket)
+        asked = _Asked.decode(self.admitted(ticket.ticket))
         return flight.GeneratorStream(SCHEMA, self._batches(asked))
 
     def do_action(self, _: object, action: flight.Action) -> Iterator[bytes]:
         if action.type != _MEASURE:
             raise flight.FlightServerError(f"there is no action {action.type!r} here")
-        asked = self._open(action.body.to_pybytes())
+        asked = _Asked.decode(self.admitted(action.body.to_pybytes()))
         reader = self._take(asked.generation)
         measure = reader.measure(asked.start, asked.end, asked.lsn)
         self._give(asked.generation, reader)
@@ -132,12 +146,6 @@ class QueueServer(flight.FlightServerBase):
         for found in reader.read(asked.start, asked.end, asked.lsn):
             yield encode_found(found)
         self._give(asked.generation, reader)  # after an error it is not used again
-
-    def _open(self, data: bytes) -> _Asked:
-        shown, _, rest = data.partition(b"\n")
-        if not hmac.compare_digest(shown, self._token.encode()):
-            raise flight.FlightUnauthenticatedError("this is not the read token of this session")
-        return _Asked.decode(rest)
 
     def _take(self, generation: int) -> QueueReader:
         with self._lock:

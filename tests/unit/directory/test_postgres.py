@@ -46,6 +46,24 @@ def test_a_lost_server_is_named_and_the_next_call_reaches_it_again(database: Dat
         assert store.scan("address") == {1: "there"}
 
 
+def test_who_takes_over_finds_nobody_and_fences_all_others(database: Database) -> None:
+    with (
+        PostgresKeyValue(0, database.conninfo) as first,
+        PostgresKeyValue(1, database.conninfo) as other,
+        PostgresKeyValue(1, database.conninfo, "elsewhere") as stranger,
+    ):
+        for store in (first, other, stranger):
+            store.write("address", "here")
+        first.take_over()
+        assert first.scan("address") == {0: "here"}
+        assert stranger.scan("address") == {1: "here"}
+        with pytest.raises(FencedError, match=r"member 1 .* was started again elsewhere"):
+            other.write("address", "there")
+        with PostgresKeyValue(1, database.conninfo) as after:
+            after.write("address", "new")
+            assert first.scan("address") == {0: "here", 1: "new"}
+
+
 def test_who_listens_hears_of_what_changed_while_the_server_was_gone(database: Database) -> None:
     with PostgresKeyValue(1, database.conninfo) as first:
         watch = first.watch("address")

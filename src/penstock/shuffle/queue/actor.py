@@ -41,6 +41,7 @@ from penstock.shuffle.queue.events import (
     Write,
     Wrote,
 )
+from penstock.shuffle.queue.machine import rows_of
 from penstock.shuffle.queue.reclaim import reclaim
 from penstock.shuffle.status import QueueStatus
 from penstock.transport import Barrier, Close, Flush, Flushed, Mark, VnodeData
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from penstock.shuffle.control import Message
     from penstock.shuffle.queue.log import QueueLog
     from penstock.shuffle.queue.machine import QueueMachine
-    from penstock.shuffle.queue.merge import Taken
     from penstock.transport import Origin, Received, Receiver
     from penstock.watch.standing import Seen
 
@@ -279,7 +279,7 @@ class QueueActor:
                     "with everything it may see, and open transactions hold the rest",
                     self._log.size_bytes,
                 )
-        parcels = [(taken.part.stage, _rows_of(taken)) for taken in write.merged.parts]
+        parcels = [(taken.part.stage, rows_of(taken)) for taken in write.merged.parts]
         before = self._log.size_bytes
         lsn = self._log.append(parcels, write.merged.order, self._machine.names)
         self._written_bytes += self._log.size_bytes - before
@@ -298,13 +298,6 @@ class QueueActor:
 
     def _compress(self) -> None:
         compress(self._log, time.time(), COMPRESS_AFTER_SECONDS)
-
-
-def _rows_of(taken: Taken[Part]) -> pa.RecordBatch:
-    batch = taken.part.batch
-    if taken.begin == 0 and taken.end == batch.num_rows:
-        return batch
-    return batch.slice(taken.begin, taken.end - taken.begin)
 
 
 def _ticket(part: Part) -> Any:

@@ -133,11 +133,13 @@ def encode_block(
     order: Order | None,
     introduced: Introduced,
     stands_for: Sequence[int],
+    *,
+    gives: Sequence[int] = (),
 ) -> list[Piece]:
     """The block's bytes, in pieces."""
     rows = sum(part.rows for part in parts)
     order_piece = _order_bytes(order, rows)
-    metadata = _encode_metadata(parts, introduced, stands_for)
+    metadata = _encode_metadata(parts, introduced, stands_for, gives)
     body_bytes = len(order_piece) + sum(part.size_bytes for part in parts)
     if (
         rows > BLOCK_ROWS_MAX
@@ -159,7 +161,7 @@ def encode_block(
         len(introduced.names),
         len(stands_for),
         len(metadata),
-        0,
+        len(gives),
         body_bytes,
         checksum(order_piece),
         checksum(metadata),
@@ -188,6 +190,7 @@ def _encode_metadata(
     parts: Sequence[EncodedPart],
     introduced: Introduced,
     stands_for: Sequence[int],
+    gives: Sequence[int],
 ) -> bytes:
     reads, schemas = introduced.names, introduced.schemas
     names = [journal.encode() for _, journal in reads.values()]
@@ -202,6 +205,7 @@ def _encode_metadata(
         ),
         *(part.groups for part in parts),
         np.array(stands_for, "<u8"),
+        np.array(gives, "<u8"),
         np.array(
             [
                 (read, binding, len(name), 0)
@@ -247,6 +251,8 @@ class Block:
     groups: Groups
     stands_for: tuple[int, ...]
     """Segments whose surviving rows are in this block."""
+    gives: tuple[int, ...]
+    """Vnodes whose rows in blocks with lesser LSNs are not this queue's any more."""
     introduced: Introduced
     ordered: bool
     order_begin: int
@@ -267,7 +273,7 @@ def decode_block(data: pa.Buffer, begin: int, lsn: int) -> Block:
     magic, flags, zero, found, *counts, order_sum, metadata_sum, header_sum = BLOCK_HEADER.unpack(
         header
     )
-    rows, parts, groups, schemas, reads, stands_for, metadata_bytes, _, body_bytes = counts
+    rows, parts, groups, schemas, reads, stands_for, metadata_bytes, gives, body_bytes = counts
     if magic != BLOCK_MAGIC:
         raise DamagedBlockError(f"no block begins at byte {begin} (found {magic!r})")
     if checksum(header[:-8]) != header_sum:
@@ -293,6 +299,7 @@ def decode_block(data: pa.Buffer, begin: int, lsn: int) -> Block:
     part_table = tables.take(_PART, parts)
     group_table = tables.take(GROUP, groups)
     stood_for = tables.take(np.dtype("<u8"), stands_for)
+    given = tables.take(np.dtype("<u8"), gives)
     read_table = tables.take(_READ, reads)
     schema_table = tables.take(_SCHEMA, schemas)
     names = {
@@ -318,6 +325,7 @@ def decode_block(data: pa.Buffer, begin: int, lsn: int) -> Block:
         parts=entries,
         groups=group_table,
         stands_for=tuple(stood_for.tolist()),
+        gives=tuple(given.tolist()),
         introduced=Introduced(names, stages),
         ordered=ordered,
         order_begin=order_begin,

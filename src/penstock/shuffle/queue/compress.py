@@ -78,7 +78,12 @@ def _pieces(segment: MappedSegment) -> Iterator[Piece]:
         block = loaded.block
         parts = [_compressed(loaded, index) for index in range(len(block.parts))]
         yield from encode_block(
-            block.lsn, parts, loaded.order(), block.introduced, block.stands_for
+            block.lsn,
+            parts,
+            loaded.order(),
+            block.introduced,
+            block.stands_for,
+            gives=block.gives,
         )
 
 

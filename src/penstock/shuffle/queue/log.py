@@ -141,13 +141,15 @@ class QueueLog:
         reads: Names,
         *,
         stands_for: Sequence[int] = (),
+        gives: Sequence[int] = (),
     ) -> int:
         """Writes a block, and gives its LSN. It is not durable yet. `order` has, for every place
         in the block, the number of the row there, counted over all parts; None if the parts simply
-        follow each other. `reads` has names of at least the reads that occur."""
+        follow each other. `reads` has names of at least the reads that occur. A block that `gives`
+        vnodes away may have no rows."""
         self._check()
         encoded = [self._encoder.encode(*parcel) for parcel in parts if parcel[1].num_rows]
-        if not encoded:
+        if not encoded and not gives:
             raise LocalProtocolError("a block without rows; append when there are some")
         if self._is_full():
             self._roll()
@@ -158,7 +160,8 @@ class QueueLog:
             for stage, batch in parts
             if batch.num_rows and stage not in self._schemas
         }
-        pieces = encode_block(lsn, encoded, order, Introduced(named, schemas), stands_for)
+        introduced = Introduced(named, schemas)
+        pieces = encode_block(lsn, encoded, order, introduced, stands_for, gives=gives)
         # The first block takes the segment's header with it.
         self._write(pieces if self._sizes[self.segment] else [self._header.encode(), *pieces])
         self._names.update(named)

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 
     from penstock.checkpoint import AlignmentEffect, AlignmentEvent
     from penstock.shuffle.queue.budget import Budget
+    from penstock.shuffle.queue.merge import Taken
 
 BLOCK_ROWS_MAX: Final = 65_536
 BLOCK_BYTES_MAX: Final = 1024 * 1024
@@ -352,6 +353,13 @@ class QueueMachine:
                 if not isinstance(item, FlushAsked):  # nobody waits for its answer any more
                     self._deliver(place, item)
         self._effects = []
+
+
+def rows_of(taken: Taken[Part]) -> pa.RecordBatch:
+    batch = taken.part.batch
+    if taken.begin == 0 and taken.end == batch.num_rows:
+        return batch
+    return batch.slice(taken.begin, taken.end - taken.begin)
 
 
 def keys_of(batch: pa.RecordBatch, delay: int) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -80,7 +80,7 @@ def reclaim(log: QueueLog, consumed: Frontier, consumed_lsn: int) -> Reclaimed:
     batches = _survivors(log, consumed, rewritten)
     if not batches:
         return Reclaimed(tuple(dropped), freed_bytes)
-    parts, order, names = _put_together(batches)
+    parts, order, names = put_together(batches)
     try:
         lsn = log.append(parts, order, names, stands_for=tuple(rewritten))
     except QueueWriteError:  # a full disk; with the next epoch there may be room
@@ -141,7 +141,7 @@ def _worth_rewriting(remains: dict[int, _Remains], segments: range, survivors_at
     return range(segments.start, stop)
 
 
-def _put_together(
+def put_together(
     batches: Sequence[tuple[int, QueueBatch]],
 ) -> tuple[list[Parcel], np.ndarray[Any, np.dtype[np.uint32]], dict[int, tuple[int, str]]]:
     """One part for each stage, and the order that the rows had."""

@@ -1,7 +1,7 @@
 """Which rows of a block a reader sees. Pure, and over whole columns.
 
 A row is in (start, end] if its clock is above its producer's last commit in `start`, at most that
-in `end`, and no rollback that is stored behind it forgets it.
+in `end`, no rollback that is stored behind it forgets it, and its vnode was not given away since.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from penstock.ids import CLOCK_MAX
 from penstock.shuffle.queue.groups import Groups, Identities, identities
 from penstock.shuffle.queue.segment import Rollbacks
+from penstock.shuffle.queue.vnodes import Given
 
 if TYPE_CHECKING:
     from penstock.frontier.table import Frontier
@@ -76,16 +77,18 @@ class Window:
         self._end = Commits(end, view.ids) if end is not None else None
         self._rollbacks = _all_rollbacks(view)
         self._sources = Sources(self._rollbacks.reads, self._rollbacks.producers)
+        self._given = Given(view.blocks)
 
     def select(self, index: int) -> list[bool | Mask]:
         """Of the view's block with that index: for each part all rows, none, or which."""
         loaded = self._view.blocks[index]
         bounds = self._bounds(loaded)
         touched = self._touched(loaded, index, bounds.some)
-        return [
+        selected = [
             not part.stage.is_rollbacks and self._select_part(loaded, index, part, bounds, touched)
             for part in loaded.block.parts
         ]
+        return self._given.left(loaded, selected)
 
     def _bounds(self, loaded: Loaded) -> _Bounds:
         groups = loaded.block.groups

@@ -113,10 +113,7 @@ class Session:
         self._store = store
         self._place = place
         self._plan = plan = make_plan(setup.feed, store)
-        collections = {
-            binding.collection: store.collection(binding.collection) for binding in plan.bindings
-        }
-        topology = Topology(plan, collections, setup.assignment)
+        topology = Topology.of(plan, store, setup.assignment)
         members = setup.assignment.members
         self._members = members
         self._lock = threading.RLock()
@@ -133,6 +130,8 @@ class Session:
         self._epochs: deque[Epoch] = deque([resume.readable])
         self._changed = threading.Condition(self._lock)
         self._wants_epoch = False
+        self._owes_epoch = setup.handover is not None
+        """Its queues are those of no epoch yet."""
         self._taken_rows = 0
         """Of the journals, that the next epoch has and the one before has not."""
         self._closing = threading.Event()
@@ -444,7 +443,8 @@ class Session:
 
     def _is_epoch_due(self) -> bool:
         ahead = self._epochs[-1].number - self._record.consumed.number
-        if ahead >= EPOCHS_AHEAD_MAX and not self._state.recovery:
+        must_begin = self._state.recovery or self._owes_epoch
+        if ahead >= EPOCHS_AHEAD_MAX and not must_begin:
             return False
         if self._state.frontier.unresolved_hints:
             return self._state.has_ready  # before what was lost is fetched, there is none to be had
@@ -492,6 +492,7 @@ class Session:
             if len(self._epoch_rows) > EPOCHS_TOLD:
                 del self._epoch_rows[next(iter(self._epoch_rows))]
             self._epochs.append(Epoch(decision.epoch, record.frontier, decision.watermark))
+            self._owes_epoch = False
             self._changed.notify_all()
 
     def _captured(self, _: Barrier) -> Captured:

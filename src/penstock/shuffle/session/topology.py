@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.journal.collection import Collection
+    from penstock.journal.store import JournalStore
     from penstock.routing import Assignment
     from penstock.shuffle.plan import BindingPlan, Plan
 
@@ -48,9 +49,17 @@ class Topology:
         self._collections = collections
         self._assignment = assignment
 
+    @classmethod
+    def of(cls, plan: Plan, store: JournalStore, assignment: Assignment) -> Topology:
+        names = {binding.collection for binding in plan.bindings}
+        return cls(plan, {name: store.collection(name) for name in names}, assignment)
+
     @property
     def members(self) -> tuple[int, ...]:
         return self._assignment.members
+
+    def owner(self, vnode: int) -> int:
+        return self._assignment.owner_of(vnode)
 
     def lister(self, binding: int) -> int:
         """The member whose Slice lists the journals of a binding."""

@@ -119,13 +119,14 @@ class SliceSnapshot:
     """No row with a lesser key follows."""
     cycle: int
     """Of the last flush."""
-    replay: SavedReplay | None = None
+    replays: tuple[SavedReplay, ...] = ()
+    """Those under way: one, or several that came together when vnodes changed hands."""
 
     def encode(self) -> bytes:
         about = {
             "promised": self.promised,
             "cycle": self.cycle,
-            "replay": None if self.replay is None else asdict(self.replay),
+            "replays": [asdict(replay) for replay in self.replays],
         }
         reads_schema = pa.schema(_READ_FIELDS, metadata={_ABOUT: json.dumps(about).encode()})
         reads = [[getattr(read, field.name) for read in self.reads] for field in _READ_FIELDS]
@@ -186,7 +187,6 @@ def _decoded(reads: memoryview, states: memoryview, frontier: Frontier) -> Slice
     ]
     for read, producer, *state in zip(*state_columns, strict=True):
         of_read[read][producer] = ProducerState(*state)
-    replay = about["replay"]
     return SliceSnapshot(
         reads=tuple(
             SavedRead(**row, states=states_of)
@@ -195,5 +195,5 @@ def _decoded(reads: memoryview, states: memoryview, frontier: Frontier) -> Slice
         frontier=frontier,
         promised=about["promised"],
         cycle=about["cycle"],
-        replay=None if replay is None else SavedReplay(**replay),
+        replays=tuple(SavedReplay(**replay) for replay in about["replays"]),
     )

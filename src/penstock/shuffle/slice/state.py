@@ -110,7 +110,8 @@ class SliceState:
 
         self._saved: dict[tuple[str, int], SavedRead] = {}
         """Reads of a snapshot that the Session has not started again."""
-        self._saved_replay: SavedReplay | None = None
+        self._saved_replays: dict[tuple[str, int], SavedReplay] = {}
+        """By read, those of a snapshot whose turn has not come."""
         self._saved_frontier: Frontier | None = None
         """To be told once more."""
         self._frame_costs = FrameCosts()
@@ -208,7 +209,9 @@ class SliceState:
         if read.gapped:
             self._gapped[read.place] = read
         self._probing += 1
-        return [Probe(read.number, read.journal), *self._resume_replay(read)]
+        is_replayed = (event.journal, event.binding) in self._saved_replays
+        resumed = self._resume_replay() if is_replayed else []
+        return [Probe(read.number, read.journal), *resumed]
 
     def _moved(self, read: Read) -> list[SliceEffect]:
         """Something came for a read."""
@@ -456,19 +459,25 @@ class SliceState:
             return []
         if replay.is_done:
             self._replay = None
-        elif replay.wants_more:
+            return self._resume_replay()
+        if replay.wants_more:
             replay.fetching = True
             read = replay.read
             return [Replay(read.number, read.journal, replay.reached, replay.end)]
         return []
 
-    def _resume_replay(self, read: Read) -> list[SliceEffect]:
-        saved = self._saved_replay
-        if saved is None or (saved.journal, saved.binding) != (read.journal, read.binding.place):
+    def _resume_replay(self) -> list[SliceEffect]:
+        """The next one of the snapshot whose read is there: one at a time, and nothing is drained
+        until all are done."""
+        if self._replay is not None or not self._saved_replays:
             return []
-        self._saved_replay = None
-        self._replay = SpanReplay(read, saved.producer, saved.begin, saved.end, saved.key)
-        return self._go_on_replaying()
+        for read in self._reads:
+            saved = self._saved_replays.pop((read.journal, read.binding.place), None)
+            if saved is not None and not read.vanished:
+                key = max(saved.key, self._promised)
+                self._replay = SpanReplay(read, saved.producer, saved.begin, saved.end, key)
+                return self._go_on_replaying()
+        return []
 
     # Flushes
 
@@ -507,12 +516,15 @@ class SliceState:
             ),
             promised=self._promised,
             cycle=self._flushes.cycle,
-            replay=self._saved_replay if self._replay is None else SavedReplay.of(self._replay),
+            replays=(
+                *([] if self._replay is None else [SavedReplay.of(self._replay)]),
+                *self._saved_replays.values(),
+            ),
         )
 
     def _restore(self, snapshot: SliceSnapshot) -> None:
         self._saved = {(read.journal, read.binding): read for read in snapshot.reads}
-        self._saved_replay = snapshot.replay
+        self._saved_replays = {(one.journal, one.binding): one for one in snapshot.replays}
         self._saved_frontier = snapshot.frontier
         self._hints = progress.hints_in(snapshot.frontier)
         self._gap_floor = dict(snapshot.frontier.gap_floor)

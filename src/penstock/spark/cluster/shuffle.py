@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.crew import Crew, Terms
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.finding import Finder
-    from penstock.shuffle.member import Settings
+    from penstock.shuffle.member import Settings, Setup
     from penstock.shuffle.process_member import Order
     from penstock.spark.cluster.joining import Joining, Wire
 
@@ -120,7 +120,7 @@ class SparkShuffle(CrewShuffle):
         for member, task in self._tasks.items():
             crew.add(member, TaskHost(member, task))
             given = Given(
-                terms.setup,
+                self._setup_on(task.joining.machine, terms.setup),
                 terms.security.member_security(member),
                 self._store.url,
                 terms.meeting,
@@ -131,6 +131,21 @@ class SparkShuffle(CrewShuffle):
             )
             with contextlib.suppress(OSError):  # it is gone already, which the crew finds out
                 task.wire.send(given)
+
+    def _setup_on(self, machine: str, setup: Setup) -> Setup:
+        """With the queues that are handed over, as far as they are on that machine."""
+        if setup.handover is None:
+            return setup
+        wanted = queue_generations(self._place, setup.epoch, setup.handover.before.members)
+        held = [
+            (task.joining.machine, member, one.folder)
+            for task in self._tasks.values()
+            for member, one in task.joining.held.items()
+            if one.generation == wanted.get(member)
+        ]
+        queues = {member: folder for where, member, folder in held if where == machine}
+        elsewhere = frozenset(member for _, member, _ in held) - queues.keys()
+        return replace(setup, handover=replace(setup.handover, queues=queues, elsewhere=elsewhere))
 
     def _start_job(self, terms: Terms) -> None:
         taken = sum(job.members for job in MemberJob.running)
@@ -151,7 +166,9 @@ class SparkShuffle(CrewShuffle):
             came = self._await_tasks(door, self._job)
         finally:
             door.close()
-        wanted = queue_generations(self._place, terms.setup.epoch, self.members)
+        handover = terms.setup.handover
+        filled = self.members if handover is None else handover.before.members
+        wanted = queue_generations(self._place, terms.setup.epoch, filled)
         held = [
             {
                 member: one.folder

@@ -147,12 +147,17 @@ def frontier(commits: Commits) -> Frontier:
 class Model:
     blocks: list[tuple[int, Sequence[Entry]]] = field(default_factory=list)
     """LSN and entries."""
+    given: list[tuple[int, frozenset[int]]] = field(default_factory=list)
+    """LSN and vnodes."""
 
     def cut(self, lsn: int) -> None:
         self.blocks = [block for block in self.blocks if block[0] <= lsn]
+        self.given = [given for given in self.given if given[0] <= lsn]
 
     def visible(self, start: Commits, end: Commits, lsn: int) -> list[Row]:
-        entries = [entry for at, block in self.blocks if at <= lsn for entry in block]
+        placed = [(at, entry) for at, block in self.blocks if at <= lsn for entry in block]
+        entries = [entry for _, entry in placed]
+        given = [one for one in self.given if one[0] <= lsn]
         rollbacks = [(i, e) for i, e in enumerate(entries) if isinstance(e, Rollback)]
         return [
             row
@@ -160,6 +165,7 @@ class Model:
             if isinstance(row, Row)
             and start.get(row.source, 0) < row.clock <= end.get(row.source, 0)
             and not any(at > place and rollback.forgets(row) for at, rollback in rollbacks)
+            and not any(placed[place][0] < at and row.id % 256 in vnodes for at, vnodes in given)
         ]
 
 

@@ -1,4 +1,5 @@
-"""A queue on disk against a queue that is a list: any rows, rollbacks, epochs, cuts, reclaims."""
+"""A queue on disk against a queue that is a list: any rows, rollbacks, epochs, cuts, reclaims, and
+vnodes that are given away."""
 
 from __future__ import annotations
 
@@ -91,6 +92,11 @@ class Story:
         self.next_id += 1
         return Row(*source, clock, self.next_id, self.random.choice([1, 2]))
 
+    def give(self) -> None:
+        vnodes = frozenset(self.random.sample(range(256), self.random.choice([20, 128, 256])))
+        lsn = self.log.append((), None, {}, gives=sorted(vnodes))
+        self.model.given.append((lsn, vnodes))
+
     def commit(self) -> None:
         for source in self.random.sample(SOURCES, self.random.randrange(len(SOURCES))):
             self.commits[source] = max(self.clocks.get(source, 0), self.commits.get(source, 0))
@@ -164,6 +170,7 @@ def tell(story: Story, steps: int) -> None:
         *[story.consume] * 2,
         story.compress,
         story.cut,
+        story.give,
     ]
     for _ in range(steps):
         story.random.choice(actions)()

@@ -444,7 +444,7 @@ def test_a_replay_is_in_the_snapshot() -> None:
     state.handle(ReplayFetched(7, (batch_of("j", SPAN, 0, 1),), 1))
     state.round(NOW, PLENTY)
     snapshot = SliceSnapshot.decode(state.snapshot().encode())
-    assert snapshot.replay == SavedReplay("j", 0, ONE, 1, 3, 13)
+    assert snapshot.replays == (SavedReplay("j", 0, ONE, 1, 3, 13),)
     restored = slice_of(restored=snapshot)
     assert restored.snapshot() == snapshot
     effects = restored.handle(ReadStarted(2, 0, "j"))
