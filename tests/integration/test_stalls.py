@@ -268,7 +268,11 @@ def test_a_journal_lags_and_the_others_wait_for_it(world: World) -> None:
         other = 3 - member
         slow = world.wait("slow_slice", slices=[f"{member}.0"])
         assert slow.who in (f"queue {member}", f"queue {other}")
-        state = world.until(lambda state: state.verdict == "stuck", "the verdict")
+        state = world.until(
+            lambda state: all(wait.is_stall for wait in state.waits) and len(state.waits) > 1,
+            "that both are stalls",
+        )
+        assert state.verdict == "stuck"
         assert state.waits[0].kind == "journal_lags", "the cause comes first"
         assert "orders/region=r0/000" in state.explanation[1]
         assert "orders/region=r0/000" in state.advice[0]

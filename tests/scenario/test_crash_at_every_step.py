@@ -271,3 +271,44 @@ def test_recovery_killed_after_every_change(stage: Stage, tmp_path: Path) -> Non
                 stage.cut_power_at(change, recovering, folder, reports, left)
             found = check_store(left, set(), f"{way} in recovery after change {change}")
             assert found["third"] == TRANSACTIONS["third"], "a decision is never taken back"
+
+
+def aborting(folder: Path, reports: Path) -> None:
+    """A transaction is aborted by hand, while its producer lives."""
+    store = open_store(folder, segment_bytes_max=SEGMENT_BYTES_MAX)
+    producer = store.producer()
+    transaction = producer.transaction()
+    transaction.append("orders", [{"id": "discarded", "region": "eu"}])
+    transaction.append("payments", [{"id": "discarded"}])
+    done = store.abort(producer.id, "ada")
+    report(reports, str(done.outcome).replace(" ", "-"))
+
+
+def test_abort_cut_short_after_every_change(stage: Stage, tmp_path: Path) -> None:
+    """Nobody is fenced without a note of who did it, and what was aborted is never seen."""
+    original = make_store(tmp_path / "original")
+    before = {path.name for path in (original / "retired").iterdir()}
+    reference = copy_store(original, tmp_path / "reference")
+    changes = stage.count_changes(aborting, reference, tmp_path / "reference.txt")
+    assert (tmp_path / "reference.txt").read_text().split() == ["rolled-back"]
+    outcomes = set()
+    for change in range(1, changes + 1):
+        for way in ("killed", "power cut"):
+            folder = copy_store(original, tmp_path / f"{way}-{change}")
+            reports = tmp_path / f"{way}-{change}.txt"
+            reports.touch()
+            left = folder
+            if way == "killed":
+                stage.kill_at(change, aborting, folder, reports)
+            else:
+                left = tmp_path / f"left-{change}"
+                stage.cut_power_at(change, aborting, folder, reports, left)
+            fenced = {path.name for path in (left / "retired").iterdir()} - before
+            with open_store(left, segment_bytes_max=SEGMENT_BYTES_MAX) as store:
+                noted = {str(one.producer): one.outcome for one in store.aborts()}
+            assert fenced <= noted.keys(), f"{way} after change {change}"
+            if reports.read_text():
+                assert list(noted.values()) == ["rolled back"], f"{way} after change {change}"
+            outcomes |= {*noted.values(), *(["none"] if not noted else [])}
+            check_store(left, set(), f"{way} in an abort after change {change}")
+    assert outcomes == {"none", None, "rolled back"}, "the story is cut in all of its chapters"

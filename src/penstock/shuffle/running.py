@@ -142,11 +142,11 @@ class Shuffle(abc.ABC):
         if self._lock is not None:
             return
         self._lock = lock_folder(self.folder, LOCK_SECONDS_MAX)
-        self.watch.start()
 
     def start(self) -> Self:
         self.claim()
         self.watch.opening()
+        self.watch.start()
         try:
             self._begin()
         except BaseException as error:

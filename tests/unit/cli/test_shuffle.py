@@ -33,6 +33,7 @@ from penstock.shuffle.resume import Epoch, load_record
 from penstock.shuffle.session.actor import MemberLostError, Session
 from penstock.shuffle.verify import Delivered, verify
 from penstock.storage import Storage
+from penstock.watch import load
 from tests.conformance.waiting import Background, eventually
 
 if TYPE_CHECKING:
@@ -258,6 +259,23 @@ def test_documents_outside_of_a_bindings_times_are_not_expected(
     )
     assert report["documents"] == 0
     assert report["verified"]["equal"]
+
+
+def test_the_log_is_written_as_json_and_the_state_says_how_it_ended(
+    store: OpenStore, run: Run_, tmp_path: Path
+) -> None:
+    _write_faulty(store, 0)
+    folder, log = tmp_path / "shuffle", tmp_path / "log"
+    run("shuffle", *LOCAL, "--folder", str(folder), "--log-json", str(log))
+    shutil.rmtree(folder / "member-1")
+    run("shuffle", *LOCAL, "--folder", str(folder), "--log-json", str(log))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    (lost,) = (line for line in lines if line["level"] == "warning")
+    assert (lost["feed"], lost["logger"]) == ("shuffle", "penstock.shuffle")
+    assert lost["text"].startswith("queues are built anew")
+    state = load(folder)
+    assert (state.phase, state.verdict, state.feed) == ("stopped", "down", "shuffle")
+    assert state.epochs[-1].verdict == "commit"
 
 
 def test_an_empty_collection_is_caught_up_at_once(run: Run_) -> None:
