@@ -19,6 +19,7 @@ import pytest
 import penstock as ps
 from penstock.frontier import Frontier
 from penstock.routing import VNODES
+from penstock.shuffle import handover
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.handover import Left, Step, _slice
 from penstock.shuffle.member import Settings
@@ -31,6 +32,7 @@ from penstock.shuffle.queue.visible import Window
 from penstock.shuffle.resume import SNAPSHOTS, find_resume
 from penstock.shuffle.serving import open_queue
 from penstock.shuffle.session import actor
+from penstock.shuffle.session.actor import MemberLostError
 from penstock.shuffle.verify import Delivered, verify
 from penstock.snapshot import SnapshotStore
 from penstock.storage import Storage
@@ -422,6 +424,25 @@ def test_a_consumer_far_behind_is_no_hindrance(
         assert shuffle.session.newest.number > 1
     monkeypatch.undo()
     consumer.run(3)
+
+
+def test_a_member_that_fails_on_the_way_begins_anew(
+    consumer: Consumer, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write()
+    consumer.run(2, done=False)
+    failing = [Step.GAVE, Step.TOOK, Step.SYNCED]
+
+    def reached(step: Step) -> None:
+        if step in failing:
+            failing.remove(step)
+            raise MemberLostError("as the test wants it")
+
+    monkeypatch.setattr(handover, "reached", reached)
+    consumer.run(3)
+    assert failing == []
+    assert [one.handover is not None for one in consumer.sessions] == [True] * 4
+    assert all(one.epoch is not None for one in consumer.sessions)
 
 
 def test_members_in_processes_of_their_own(
