@@ -19,17 +19,20 @@ import pytest
 import penstock as ps
 from penstock.frontier import Frontier
 from penstock.routing import VNODES
+from penstock.shuffle import handover
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.handover import Left, Step, _slice
 from penstock.shuffle.member import Settings
 from penstock.shuffle.outlet import Outlet
 from penstock.shuffle.parcels import OFFSET, READ, VNODE
 from penstock.shuffle.plan import make_plan
+from penstock.shuffle.processes import ProcessShuffle
 from penstock.shuffle.queue.catalogue import Catalogue
 from penstock.shuffle.queue.visible import Window
 from penstock.shuffle.resume import SNAPSHOTS, find_resume
 from penstock.shuffle.serving import open_queue
 from penstock.shuffle.session import actor
+from penstock.shuffle.session.actor import MemberLostError
 from penstock.shuffle.verify import Delivered, verify
 from penstock.snapshot import SnapshotStore
 from penstock.storage import Storage
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.journal import OpenStore
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Epoch, Resume
+    from penstock.shuffle.running import Shuffle
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +136,13 @@ class Consumer:
         """Reads what is there, verified. Unless it is `done`, it dies before it says that it has
         processed what it read, and will ask for it again."""
         shuffle = self.shuffle(members)
+        self.run_with(shuffle, done=done)
+        shuffle.check_reads()
+        self.sessions = [setup for setup, _, _ in shuffle.sessions]
+        for _, counting, _ in shuffle.sessions:
+            self.rows_read.update(counting.rows)
+
+    def run_with(self, shuffle: Shuffle, *, done: bool = True) -> None:
         outlet = Outlet(shuffle, self._store, FEED)
         outlet.set_target()
         start = end = outlet.epoch(self.position)
@@ -149,10 +160,6 @@ class Consumer:
             self.position = end.number
             outlet.consumed(end.number)
         outlet.close()
-        shuffle.check_reads()
-        self.sessions = [setup for setup, _, _ in shuffle.sessions]
-        for _, counting, _ in shuffle.sessions:
-            self.rows_read.update(counting.rows)
 
     def shuffle(self, members: int, **settings: Any) -> WatchedShuffle:
         return WatchedShuffle(
@@ -178,7 +185,7 @@ class Consumer:
             (False, False)
         ]
 
-    def _check(self, outlet: Outlet, shuffle: EmbeddedShuffle, start: Epoch, end: Epoch) -> None:
+    def _check(self, outlet: Outlet, shuffle: Shuffle, start: Epoch, end: Epoch) -> None:
         delivered = Delivered()
         for share in outlet.shares():
             reader = open_queue(Path(share.folder), share.generation)
@@ -349,7 +356,7 @@ def rows_of_vnodes(consumer: Consumer, member: int, *, needed: bool = False) -> 
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_members_change_in_the_middle_of_everything(
     store: OpenStore, consumer: Consumer, seed: int
 ) -> None:
@@ -357,7 +364,7 @@ def test_members_change_in_the_middle_of_everything(
     writer = Writer(store, seed)
     members = 2
     consumer.position = 0
-    for _ in range(5):
+    for _ in range(4):
         writer.write(writer.random.choice([50, 4_000]))
         shuffle = consumer.shuffle(members, aligned_seconds_max=writer.random.choice([0.0, 5.0]))
         with shuffle:
@@ -419,6 +426,36 @@ def test_a_consumer_far_behind_is_no_hindrance(
     consumer.run(3)
 
 
+def test_a_member_that_fails_on_the_way_begins_anew(
+    consumer: Consumer, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write()
+    consumer.run(2, done=False)
+    failing = [Step.GAVE, Step.TOOK, Step.SYNCED]
+
+    def reached(step: Step) -> None:
+        if step in failing:
+            failing.remove(step)
+            raise MemberLostError("as the test wants it")
+
+    monkeypatch.setattr(handover, "reached", reached)
+    consumer.run(3)
+    assert failing == []
+    assert [one.handover is not None for one in consumer.sessions] == [True] * 4
+    assert all(one.epoch is not None for one in consumer.sessions)
+
+
+def test_members_in_processes_of_their_own(
+    store: OpenStore, consumer: Consumer, writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.write()
+    for members in (2, 3, 1):
+        consumer.run_with(ProcessShuffle(FEED, store, consumer.folder, members=members), done=False)
+        writer.end_some()
+        writer.write(100)
+    assert "built anew" not in caplog.text
+
+
 @pytest.mark.parametrize("step", list(Step))
 def test_killed_at_any_step(
     tmp_path: Path, store: OpenStore, consumer: Consumer, writer: Writer, step: Step
@@ -426,17 +463,12 @@ def test_killed_at_any_step(
     """Whoever comes next finds the old epoch with its queues, or the new one: also with the number
     of members that there was, or yet another."""
     writer.write()
-    consumer.run(2)
-    writer.write()
     consumer.run(2, done=False)
     killed(store.url, consumer.folder, 3 if int(step.value) % 2 else 1, step, tmp_path / "plan")
     writer.end(1, commits=False)
     writer.write(50)
     consumer.run({1: 3, 2: 2, 3: 1, 0: 4}[int(step.value) % 4])
     assert all(one.epoch is not None for one in consumer.sessions), "nothing was lost"
-    writer.close()
-    consumer.run(2)
-    assert consumer.rows_read == heads(store) or int(step.value) >= int(Step.COMMITTED.value)
 
 
 def killed(url: str, folder: Path, members: int, step: Step, plan: Path) -> None:

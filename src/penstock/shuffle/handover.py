@@ -143,6 +143,14 @@ def hand_over(
     before = handover.before
     record = left.record()
     snapshots = {one: left.snapshot(one) for one in before.members}
+
+    def is_own(journal: str, binding: int) -> bool:
+        return topology.reader(binding, journal) == member
+
+    slices = [
+        inherit([_slice(one, lane) for one in snapshots.values()], record.frontier, is_own)
+        for lane in left.lanes
+    ]
     own = snapshots.get(member)
     state = None if own is None else decode_state(own.part("queue"))
     log = _open(folder, own, state)
@@ -171,14 +179,6 @@ def hand_over(
     except BaseException:
         log.close()
         raise
-
-    def is_own(journal: str, binding: int) -> bool:
-        return topology.reader(binding, journal) == member
-
-    slices = [
-        inherit([_slice(one, lane) for one in snapshots.values()], record.frontier, is_own)
-        for lane in left.lanes
-    ]
     lsn = None if state is None else state.lsn
     return Restored(log, QueueState(log.last_lsn, {}, ()), slices, lsn)
 

@@ -252,7 +252,7 @@ def _hand_over(
     setup, token = given.setup, given.read_token
     if setup.handover is None or setup.epoch is None or token is None:
         return None
-    from penstock.shuffle.handing import FarQueues, HandoverServer  # noqa: PLC0415 - only where needed
+    from penstock.shuffle.handover_serving import FarQueues, HandoverServer  # noqa: PLC0415 - only where needed
 
     if setup.handover.queues:
         left = Left(Storage.open(given.place), setup.epoch, make_plan(setup.feed, store))

@@ -314,6 +314,18 @@ def test_a_segment_of_another_queue_is_told(queue: Path, tmp_path: Path) -> None
     assert any("and this is queue" in one for one in _damages(segment_path(queue, 1)))
 
 
+def test_vnodes_that_a_queue_gave_away_are_counted(tmp_path: Path) -> None:
+    with QueueLog.open(tmp_path, 0) as log:
+        append(log, [Row(*SOURCE, 1, 1)])
+        log.append((), None, {}, gives=[4, 5, 200])
+        log.append((), None, {}, gives=[5, 6])
+        log.sync()
+    path = segment_path(tmp_path, 1)
+    report = inspect_file(path, None)
+    assert (report.facts["blocks"], report.facts["vnodes_given_away"]) == (3, 4)
+    _assert_all_told(path, step=61)
+
+
 # Snapshots
 
 

@@ -104,6 +104,8 @@ def _walk(report: Report, segment: MappedSegment) -> None:
         "last_lsn": f"{lsn_of(segment.segment, len(segment.loaded) - 1):#x}"
         if segment.loaded
         else None,
+        # Rows of these in blocks before are shown here, and read elsewhere.
+        "vnodes_given_away": len({one for loaded in segment.loaded for one in loaded.block.gives}),
     }
 
 

@@ -10,10 +10,10 @@ from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.errors import PeerUnavailableError
 from penstock.frontier import Frontier
 from penstock.routing import assign
-from penstock.shuffle import handing
+from penstock.shuffle import handover_serving
 from penstock.shuffle.control import SESSION
-from penstock.shuffle.handing import FarQueues, HandoverServer
 from penstock.shuffle.handover import Handover, Left, source_of
+from penstock.shuffle.handover_serving import FarQueues, HandoverServer
 from penstock.shuffle.marks import BEGINNING
 from penstock.shuffle.plan import Plan
 from penstock.shuffle.queue.errors import QueueLostError
@@ -114,7 +114,7 @@ def test_a_damaged_queue_is_lost(cluster: Cluster) -> None:
 
 def test_who_serves_it_may_come_back(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then nothing is lost: all begin anew, and it is handed over once more."""
-    monkeypatch.setattr(handing, "FIND_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(handover_serving, "FIND_SECONDS_MAX", 0.05)
     with pytest.raises(PeerUnavailableError, match="nobody serves"):
         cluster.far().source(GIVER)
     cluster.server.announce(cluster.slots)
