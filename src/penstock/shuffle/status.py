@@ -46,7 +46,6 @@ class SliceStatus:
 class QueueStatus:
     rows: int
     blocks: int
-    written_bytes: int
     size_bytes: int
     limit_bytes: int
     waiting_rows: int

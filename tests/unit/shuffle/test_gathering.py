@@ -36,7 +36,7 @@ PLAN = Plan("orders", (BINDING,), (5,))
 
 
 def status(member: int, rows: int = 0, *waits: Seen, **queue: Any) -> MemberStatus:
-    made = QueueStatus(rows, 1, 0, 1000, 900, 0, 65536, False, False, 0)
+    made = QueueStatus(rows, 1, 1000, 900, 0, 65536, False, False, 0)
     told = SliceStatus(2, rows, 10 * member, rows, 7, False, NOW - member, (Sent(1, rows, 0.5),))
     return MemberStatus(member, 0, 100 + member, "host", told, replace(made, **queue), waits, None)
 

@@ -119,7 +119,7 @@ class QueueActor:
             f"{self._origins[each].member}.{self._origins[each].lane}"
             for each in sorted(self._origins)
         ]
-        self._rows = self._blocks = self._written_bytes = self._unaligned_epoch = 0
+        self._rows = self._blocks = self._unaligned_epoch = 0
         self._waits: tuple[Seen, ...] = ()
         self._looked_at = time.monotonic()
         self._next_look = time.monotonic() + COMPRESS_AFTER_SECONDS
@@ -138,7 +138,6 @@ class QueueActor:
         status = QueueStatus(
             rows=self._rows,
             blocks=self._blocks,
-            written_bytes=self._written_bytes,
             size_bytes=self._log.size_bytes,
             limit_bytes=machine.limit_bytes,
             waiting_rows=machine.waiting_rows,
@@ -280,9 +279,7 @@ class QueueActor:
                     self._log.size_bytes,
                 )
         parcels = [(taken.part.stage, _rows_of(taken)) for taken in write.merged.parts]
-        before = self._log.size_bytes
         lsn = self._log.append(parcels, write.merged.order, self._machine.names)
-        self._written_bytes += self._log.size_bytes - before
         self._rows += write.merged.rows
         self._blocks += 1
         return Wrote(lsn, self._log.size_bytes)
