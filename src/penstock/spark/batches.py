@@ -58,6 +58,8 @@ class Batches(StreamingQueryListener):
             _LOG.debug("a batch could not be noted", exc_info=True)
 
     def _take(self, progress: Any) -> None:
+        if "addBatch" not in progress.durationMs:
+            return  # it only waited
         at = datetime.datetime.fromisoformat(progress.timestamp).timestamp()
         durations = {name: float(value) for name, value in dict(progress.durationMs).items()}
         for feed, epoch, rows in _reads(progress):

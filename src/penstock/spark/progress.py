@@ -44,6 +44,8 @@ class Progress:
         self._documents = 0
         self._counted: int | None = None
         """The last batch that is in `_documents`."""
+        self._rows = 0
+        """Of that batch. Spark tells of it once more if it waited long before it began."""
 
     def look(self) -> Figures:
         query = self._query
@@ -69,14 +71,15 @@ class Progress:
     def _count(self, last: Any) -> None:
         """Spark remembers a hundred batches. They are asked for only if several came at once."""
         number, seen = int(last["batchId"]), self._counted
-        if number == seen:
-            return
-        is_next = seen is not None and number == seen + 1
-        for progress in [last] if is_next else self._query.recentProgress:
-            if seen is None or int(progress["batchId"]) > seen:
-                seen = int(progress["batchId"])
-                self._documents += int(progress["numInputRows"])
-        self._counted = seen
+        is_same = number == seen
+        is_next = seen is not None and number == seen + 1 and self._rows > 0
+        for progress in [last] if is_same or is_next else self._query.recentProgress:
+            number, rows = int(progress["batchId"]), int(progress["numInputRows"])
+            if self._counted is None or number > self._counted:
+                self._counted, self._rows = number, 0
+            if number == self._counted:
+                self._documents += max(rows - self._rows, 0)
+                self._rows = max(rows, self._rows)
 
 
 def _latest(progress: Any) -> list[dict[str, Any]]:

@@ -1,54 +1,55 @@
-"""What is left of Spark's messages. These are real ones, with their middles cut."""
+"""Counting a query's documents from what Spark tells of it."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any, cast
 
-from penstock.errors import ConfigurationError
-from penstock.spark.progress import is_of_spark, plain
-
-SINK = """\
-[STREAM_FAILED] Query [id = 4e2de275] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed \
-to initialize Python data source writer: Traceback (most recent call last):
-  File "writing.py", line 148, in parse
-    raise ConfigurationError(
-penstock.errors.ConfigurationError: there is no option 'colour' for writing
- SQLSTATE: 38000 SQLSTATE: XXKST
-=== Streaming Query ===
-Identifier: bids_in_euros [id = 4e2de275]
-Logical Plan:
-penstock.plan: no
-"""
-FUNCTION = """\
-Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times: \
-org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "worker.py", line 2228, in main
-    process()
-ZeroDivisionError: division by zero
-
-\tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:581)
-\tat java.base/java.lang.Thread.run(Thread.java:840)
-"""
+from penstock.spark.progress import Progress
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (SINK, "there is no option 'colour' for writing"),
-        (FUNCTION, "ZeroDivisionError: division by zero"),
-        (
-            "Python worker failed to connect back. SQLSTATE: XXKST\n=== Streaming Query ===\n",
-            "Python worker failed to connect back.",
-        ),
-    ],
-)
-def test_only_the_reason_is_left(text: str, words: str) -> None:
-    assert plain(RuntimeError(text)) == words
+class Query:
+    """Tells what it is told to."""
+
+    name = "orders"
+    isActive = True  # noqa: N815 - Spark's name
+    status: dict[str, Any] = {"message": "Processing new data"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.recentProgress: list[dict[str, Any]] = []
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        return self.recentProgress[-1] if self.recentProgress else None
+
+    def tell(self, batch: int, rows: int) -> None:
+        self.recentProgress.append(
+            {
+                "batchId": batch,
+                "numInputRows": rows,
+                "processedRowsPerSecond": 1.0,
+                "durationMs": {},
+                "sources": [],
+            }
+        )
 
 
-def test_errors_of_spark_are_told_from_others() -> None:
-    from pyspark.errors import AnalysisException  # noqa: PLC0415 - not for all tests here
-
-    assert is_of_spark(AnalysisException("no"))
-    assert not is_of_spark(ConfigurationError("no"))
-    assert not is_of_spark(ValueError("no"))
+def test_a_batch_that_was_told_before_it_began_counts_when_it_is_done() -> None:
+    query = Query()
+    progress = Progress(cast("Any", query))
+    assert progress.look().documents == 0
+    query.tell(0, 5)
+    assert progress.look().documents == 5
+    query.tell(1, 0)  # it waits
+    assert progress.look().documents == 5
+    query.tell(1, 50)
+    assert progress.look().documents == 55
+    assert progress.look().documents == 55
+    query.tell(2, 0)
+    assert progress.look().documents == 55
+    query.tell(2, 7)
+    query.tell(3, 0)  # nobody looked in between
+    assert progress.look().documents == 62
+    query.tell(3, 1)
+    query.tell(4, 2)
+    query.tell(5, 3)
+    assert progress.look().documents == 68
