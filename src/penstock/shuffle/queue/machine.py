@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.queue.budget import Budget
 
 BLOCK_ROWS_MAX: Final = 65_536
-BLOCK_BYTES_MAX: Final = 1024 * 1024
+BLOCK_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 @dataclass(slots=True)
