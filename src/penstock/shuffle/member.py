@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 STATUS_SECONDS: Final = 0.25
 
 STREAM_BYTES: Final = 16 * 1024 * 1024
-"""What a Queue holds of each Slice's rows before they are written, at most. A round takes half of it
-at most, over all members: what it takes beside its rows is a part of that to be felt at 8 MiB."""
+"""What a Queue holds of each Slice's rows before they are written, at most. A round takes half of
+it at most, over all members; with half as much, rounds were so small that what each costs beside
+its rows could be felt."""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
