@@ -1,14 +1,19 @@
 """Streaming on Spark, from journals to a sink that keeps nothing, on two cores.
 
 Documents are of 128 bytes; one in twenty is written twice, and one in ten is in a transaction. All
-sides run in one warm session, in turns, and every run begins with a new checkpoint.
+sides run in one warm session, in turns, and every run begins with a new checkpoint. All sides give
+Spark the documents' own three columns; ours leave `_meta` out as users do, by `.schema(...)`.
 
 `dedup`: documents per second with the shuffle running, beside plain Structured Streaming that
 drops duplicates (RocksDB), repartitions and sorts in `foreachBatch`; `sort`: beside one that does
-not even drop duplicates. The plain side reads Parquet files, which favours it.
+not even drop duplicates. The plain side reads Parquet files, which favours it. What drops
+duplicates gets the first documents only: its state grows, so it is fastest with few.
+`processor.`: the same per second of a processor, of all processes together; less depends on what
+else the machine does.
 
 `filled`: rows per second out of a queue that is full already, beside a Python source that gives one
-prebuilt batch again and again: as fast as Spark takes rows from Python.
+prebuilt batch again and again: as fast as Spark takes rows from Python. `filled_meta`: the same
+with `_meta` among the columns.
 
 The others are milliseconds, and less is better. `batch`: a micro-batch of a few documents beside
 one of a Python source that does nothing, medians; `visible`: from `append` to the batch that has
@@ -17,8 +22,11 @@ it, "ours" the median, "peer" the 99th percentile.
 
 from __future__ import annotations
 
+import compileall
 import contextlib
+import functools
 import itertools
+import os
 import statistics
 import tempfile
 import threading
@@ -27,9 +35,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import penstock
 from bench import shuffle_peers as peers
 from bench.report import Line
 from bench.shuffle_data import COLLECTION, make_store, write_documents
+from bench.spark_sources import SCHEMA as COLUMNS
 from bench.spark_sources import Prebuilt, Ticking
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
@@ -47,12 +57,16 @@ if TYPE_CHECKING:
 
 CORES: Final = 2
 RUN_SECONDS_MAX: Final = 900.0
+CHANGELOGS: Final = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+"""For the plain side, which is faster with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    documents: int = 2_000_000
-    """For us; Spark gets a quarter of them: its state grows, so it is fastest with few."""
+    documents: int = 6_000_000
+    few: int = 500_000
+    """For Spark, where it drops duplicates."""
+    filled: int = 2_000_000
     rounds: int = 3
     small_batches: int = 40
     appends: int = 100
@@ -72,31 +86,36 @@ class _Run:
         self._ids = itertools.count(1_000)
         self._store: OpenStore = stack.enter_context(make_store(folder / "journals"))
         write_documents(self._store, sizes.documents)
+        peers.write_parquet(self._store, folder / "parquet")
         fewer = stack.enter_context(make_store(folder / "fewer"))
-        self._few = sizes.documents // 4
-        write_documents(fewer, self._few)
-        peers.write_parquet(fewer, folder / "parquet")
-        settings: dict[str, Any] = {**STREAMING, "spark.driver.memory": "4g"}
+        write_documents(fewer, sizes.few)
+        peers.write_parquet(fewer, folder / "few-parquet")
+        # Spark's Python is compiled when it is installed; ours, in a checkout, may never be.
+        compileall.compile_dir(Path(penstock.__file__).parent, quiet=1)
+        settings: dict[str, Any] = {**STREAMING, CHANGELOGS: True, "spark.driver.memory": "4g"}
         self._spark: SparkSession = local_session("penstock bench", CORES, **settings)
         stack.callback(self._spark.stop)
         for source in (Prebuilt, Ticking):
             self._spark.dataSource.register(source)
 
     def lines(self) -> Iterator[Line]:
-        for warm in (self._ours, self._plain):
-            warm()
-        ours, dedup, sort = [], [], []
-        for _ in range(self._sizes.rounds):
-            ours.append(self._ours())
-            dedup.append(self._plain())
-            sort.append(self._plain(dedup=False))
-        yield Line.of_rounds("spark.dedup", ours, dedup, "documents/s")
-        yield Line.of_rounds("spark.sort", ours, sort, "documents/s")
-        queue = _FilledQueue(self._folder / "filled", self._stream, self._sizes.documents)
-        for warm in (queue.read, self._prebuilt):
-            warm()
-        filled = [(queue.read(), self._prebuilt()) for _ in range(self._sizes.rounds)]
-        yield Line.of_rounds("spark.filled", *_sides(filled), "documents/s")
+        self._ours()
+        self._plain()
+        rounds = [
+            (self._ours(), self._plain(), self._plain(dedup=False))
+            for _ in range(self._sizes.rounds)
+        ]
+        for name, place in (("dedup", 1), ("sort", 2)):
+            for kind, rate in (("", 0), ("processor.", 1)):
+                sides = [(one[0][rate], one[place][rate]) for one in rounds]
+                yield Line.of_rounds(f"spark.{kind}{name}", *_sides(sides), "documents/s")
+        queue = _FilledQueue(self._folder / "filled", self._stream, self._sizes.filled)
+        for schema in (COLUMNS, None):
+            queue.read(schema)
+            self._prebuilt()
+            filled = [(queue.read(schema), self._prebuilt()) for _ in range(self._sizes.rounds)]
+            name = "spark.filled" if schema else "spark.filled_meta"
+            yield Line.of_rounds(name, *_sides(filled), "documents/s")
         for warm in (self._small_batches, self._ticks):
             warm()
         batches = [(self._small_batches(), self._ticks()) for _ in range(2)]
@@ -107,25 +126,27 @@ class _Run:
 
     # Ours
 
-    def _ours(self) -> float:
+    def _ours(self) -> tuple[float, float]:
         """From nothing: members start, read, sort, keep, and Spark takes all of it."""
-        begin = time.monotonic()
+        watch = _Watch()
         query = self._drain(self._stream())
-        seconds = time.monotonic() - begin
+        rates = watch.rates(self._sizes.documents)
         rows = sum(progress["numInputRows"] for progress in query.recentProgress)
         if rows != self._sizes.documents:
             raise RuntimeError(f"{rows} rows came of {self._sizes.documents} documents")
-        return float(rows / seconds)
+        return rates
 
-    def _stream(self, **options: Any) -> DataFrame:
+    def _stream(self, schema: str | None = COLUMNS, **options: Any) -> DataFrame:
+        """Without a schema there is `_meta`, too. To drop it later spares Spark nothing."""
         reader = self._spark.readStream.format("penstock").option("store", self._store.url)
-        return reader.option("collection", COLLECTION).options(**options).load().drop("_meta")
+        reader = reader.option("collection", COLLECTION).options(**options)
+        return (reader.schema(schema) if schema else reader).load()
 
     # The others
 
-    def _plain(self, *, dedup: bool = True) -> float:
+    def _plain(self, *, dedup: bool = True) -> tuple[float, float]:
         place = self._place()
-        documents = self._folder / "parquet"
+        documents = self._folder / ("few-parquet" if dedup else "parquet")
         schema = self._spark.read.parquet(str(documents)).schema
 
         def sort(batch: DataFrame, _: int) -> None:
@@ -136,17 +157,17 @@ class _Run:
         frame = reader.option("maxFilesPerTrigger", peers.FILES_PER_TRIGGER).parquet(str(documents))
         if dedup:
             frame = frame.dropDuplicates(["id"])
-        begin = time.monotonic()
+        watch = _Watch()
         _finish(
             frame.writeStream.foreachBatch(sort)
             .option("checkpointLocation", str(place))
             .trigger(availableNow=True)
             .start()
         )
-        return self._few / (time.monotonic() - begin)
+        return watch.rates(self._sizes.few if dedup else self._sizes.documents)
 
     def _prebuilt(self) -> float:
-        frame = self._spark.readStream.format("prebuilt").option("rows", self._sizes.documents)
+        frame = self._spark.readStream.format("prebuilt").option("rows", self._sizes.filled)
         query = _to_nowhere(frame.load(), self._place(), {"availableNow": True})
         _finish(query)
         return _rows_per_second(query)
@@ -227,6 +248,36 @@ class _Run:
         return self._folder / f"checkpoint-{next(self._numbers)}"
 
 
+class _Watch:
+    """The time, and the processor time of this process and all below it, since it was made."""
+
+    def __init__(self) -> None:
+        self._spent = _processor_seconds()
+        self._begin = time.monotonic()
+
+    def rates(self, documents: int) -> tuple[float, float]:
+        """Documents per second, and per second of a processor."""
+        seconds = time.monotonic() - self._begin
+        return documents / seconds, documents / (_processor_seconds() - self._spent)
+
+
+def _processor_seconds() -> float:
+    """Of those that have ended, too, once whoever started them has taken note."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended just now
+            fields = path.read_text().rpartition(")")[2].split()
+            found = int(path.parent.name), sum(map(int, fields[11:15]))
+            children.setdefault(int(fields[1]), []).append(found)
+    own = sum(os.times()[:4])
+    ticks, below = 0, list(children.get(os.getpid(), []))
+    while below:
+        process, spent = below.pop()
+        ticks += spent
+        below += children.get(process, [])
+    return own + ticks / os.sysconf("SC_CLK_TCK")
+
+
 class _FilledQueue:
     """A query whose second batch is all that its queue holds. It is read again and again, each time
     as if the batch had not been finished."""
@@ -236,19 +287,19 @@ class _FilledQueue:
         self._checkpoint = folder / "checkpoint"
         store = make_store(folder / "journals")
         feeds = folder / "feeds"
-        self._frame = stream(store=store.url, folder=str(feeds))
+        self._stream = functools.partial(stream, store=store.url, folder=str(feeds))
         write_documents(store, 10)
-        _finish(_to_nowhere(self._frame, self._checkpoint, {"availableNow": True}))
+        _finish(_to_nowhere(self._stream(), self._checkpoint, {"availableNow": True}))
         write_documents(store, documents, first=10)
         (feed,) = feeds.iterdir()
         _fill(store, feed)
 
-    def read(self) -> float:
+    def read(self, schema: str | None) -> float:
         """Documents per second of that batch."""
         commits = self._checkpoint / "commits"
         for path in (commits / "1", commits / ".1.crc"):
             path.unlink(missing_ok=True)
-        query = _to_nowhere(self._frame, self._checkpoint, {"availableNow": True})
+        query = _to_nowhere(self._stream(schema), self._checkpoint, {"availableNow": True})
         _finish(query)
         (batch,) = [one for one in query.recentProgress if one["numInputRows"]]
         if batch["numInputRows"] != self._documents:

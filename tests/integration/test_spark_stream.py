@@ -44,8 +44,10 @@ class Streams:
         self._store = store
         self._folder = folder
 
-    def frame(self, **options: Any) -> DataFrame:
+    def frame(self, schema: str | None = None, **options: Any) -> DataFrame:
         stream = self._spark.readStream.format("penstock").option("store", self._store.url)
+        if schema is not None:
+            stream = stream.schema(schema)
         return stream.options(
             **{"collection": "orders", **options} if "feed" not in options else options
         ).load()
@@ -174,6 +176,18 @@ def test_a_feed_file_reads_several_collections_in_one_frame(
         assert (row["customer"] is not None, row["paid"] is not None) == (is_order, not is_order)
 
 
+def test_a_schema_chooses_columns(streams: Streams, store: ps.OpenStore, tmp_path: Path) -> None:
+    write(store, 0, 100)
+    feed = tmp_path / "both.toml"
+    feed.write_text('[[binding]]\ncollection = "orders"\n[[binding]]\ncollection = "payments"\n')
+    batches: dict[int, list[Any]] = {}
+    streams.drain(batches, feed=str(feed), splits=2, schema="paid BIGINT, id BIGINT")
+    rows = [row for number in sorted(batches) for row in batches[number]]
+    assert all(row.keys() == {"paid", "id", "task"} for row in rows)
+    expected = [(number, None) for number in range(200)] + [(0, 1)]
+    assert Counter((row["id"], row["paid"]) for row in rows) == Counter(expected)
+
+
 def test_a_limit_makes_more_batches(streams: Streams, store: ps.OpenStore) -> None:
     batches: dict[int, list[Any]] = {}
     running = streams.start(batches, trigger={"processingTime": "0 seconds"}, max_documents=1)
@@ -224,11 +238,13 @@ def test_a_killed_source_process_costs_nothing_but_a_restart(
     write(store, 0, 200)
     batches: dict[int, list[Any]] = {}
     killed: list[int] = []
+    mapped: list[str] = []
 
     def kill_once(_: int) -> None:
         if not killed:
             killed.extend(source_processes(store))
             for process in killed:
+                mapped.append(Path(f"/proc/{process}/maps").read_text())
                 os.kill(process, signal.SIGKILL)
             write(store, 1_000, 200)
 
@@ -236,6 +252,8 @@ def test_a_killed_source_process_costs_nothing_but_a_restart(
     with pytest.raises(PySparkException):
         query.awaitTermination(WAIT_SECONDS_MAX)
     assert len(killed) == 1
+    assert "pyarrow" in mapped[0]
+    assert "pandas" not in mapped[0], "it takes longer to import than all the rest"
     streams.drain(batches)
     assert places(batches) == streams.by_batch_reader()
     assert source_processes(store) == []

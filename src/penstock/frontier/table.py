@@ -114,7 +114,12 @@ class Frontier:
         starts = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row.producers) for row in rows], out=starts[1:])
         try:
-            names = pa.array([row.journal for row in rows], pa.string())
+            # An empty one is made while modules are imported, and `pa.array` imports pandas.
+            names = (
+                pa.array([row.journal for row in rows], pa.string())
+                if rows
+                else pa.nulls(0, pa.string())
+            )
         except UnicodeEncodeError as error:
             raise FrontierColumnError("journal_names", str(error)) from None
         return cls(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Columns = Mapping[str, Callable[[], pa.Array[Any]]]
 
+MOMENT: Final = pa.timestamp("us", tz="UTC")
 META: Final = "_meta"
 META_FIELD: Final = pa.field(
     META,
@@ -26,14 +27,14 @@ META_FIELD: Final = pa.field(
             ("journal", pa.string()),
             ("offset", pa.int64()),
             ("producer", pa.string()),
-            ("clock", pa.timestamp("us", tz="UTC")),
+            ("clock", MOMENT),
             ("clock_raw", pa.int64()),
             ("binding", pa.int32()),
             ("commit_clock_raw", pa.int64()),
             ("member", pa.int32()),
             ("vnode", pa.int32()),
             ("epoch", pa.int64()),
-            ("watermark", pa.timestamp("us", tz="UTC")),
+            ("watermark", MOMENT),
         ]
     ),
 )
@@ -65,7 +66,7 @@ def document_batch(found: Documents, schema: pa.Schema, binding: int = 0) -> pa.
     meta: Columns = {
         "journal": lambda: pa.repeat(found.journal, count),
         "offset": lambda: pa.array(found.offsets),
-        "producer": lambda: producer_names(found.producers),
+        "producer": lambda: producer_names(pa.array(found.producers)),
         "clock": lambda: moments(found.clocks),
         "clock_raw": lambda: pa.array(found.clocks),
         "binding": lambda: pa.repeat(pa.scalar(binding, pa.int32()), count),
@@ -101,7 +102,7 @@ def raw_batch(found: JournalBatch, schema: pa.Schema) -> pa.RecordBatch:
     beside: Columns = {
         "_journal": lambda: pa.repeat(found.journal, found.rows),
         "_offset": lambda: pa.array(found.offsets),
-        "_producer": lambda: producer_names(found.producers),
+        "_producer": lambda: producer_names(pa.array(found.producers)),
         "_clock": lambda: pa.array(found.clocks),
         "_flags": lambda: pa.array(found.flags),
         "_kind": lambda: pa.array(_KIND_NAMES[found.flags & 3]),
@@ -121,20 +122,29 @@ def _as_type(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
     return array if array.type.equals(kind) else array.cast(kind)
 
 
-def producer_names(producers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
-    """Twelve hexadecimal digits each. Producers are few, rows are many."""
-    distinct, places = np.unique(producers, return_inverse=True)
-    names = pa.array(
-        [str(Producer.from_int64(number)) for number in distinct.tolist()], pa.string()
-    )
-    return names.take(places)
+def producer_names(producers: pa.Array[Any]) -> pa.Array[Any]:
+    """Twelve hexadecimal digits each."""
+    return renamed(producers, lambda number: str(Producer.from_int64(number)))
+
+
+def renamed(numbers: pa.Array[Any], name_of: Callable[[int], str]) -> pa.Array[Any]:
+    """The names of numbers, of which few are different."""
+    encoded = cast("Any", numbers).dictionary_encode()
+    names = pa.array([name_of(number) for number in encoded.dictionary.to_pylist()], pa.string())
+    return names.take(encoded.indices)
 
 
 def moments(clocks: np.ndarray[Any, np.dtype[np.uint64]]) -> pa.Array[Any]:
     """Microseconds of UTC; clocks before 1970 are 1970, as in `clock_to_datetime`."""
-    units = (clocks >> np.uint64(4)).astype(np.int64) - UNIX_EPOCH_UNITS
-    micros: pa.Array[Any] = pa.array(np.maximum(units, 0) // 10)
-    return micros.cast(pa.timestamp("us", tz="UTC"))
+    units = np.maximum(clocks >> np.uint64(4), np.uint64(UNIX_EPOCH_UNITS))
+    micros = (units - np.uint64(UNIX_EPOCH_UNITS)) // np.uint64(10)
+    found: pa.Array[Any] = pa.array(micros.view(np.int64))
+    return found.view(MOMENT)
+
+
+def moment(clock: int) -> int:
+    """The same of one clock, as a number."""
+    return max((clock >> 4) - UNIX_EPOCH_UNITS, 0) // 10
 
 
 def _hints(found: JournalBatch) -> pa.Array[Any]:

@@ -59,8 +59,10 @@ DETAILS_EVERY: Final = 4
 """Journals and open spans are told with every so many statuses: once a second."""
 _HOST: Final = socket.gethostname()
 
-STREAM_BYTES: Final = 8 * 1024 * 1024
-"""What a Queue holds of each Slice's rows before they are written."""
+STREAM_BYTES: Final = 16 * 1024 * 1024
+"""What a Queue holds of each Slice's rows before they are written, at most. A round takes half of
+it at most, over all members; with half as much, rounds were so small that what each costs beside
+its rows could be felt."""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 

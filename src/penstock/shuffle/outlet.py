@@ -72,6 +72,8 @@ class Outlet:
         shuffle.watch.consumer = "spark"
         self._dead_producers = DeadProducers(store)
         self._target: Frontier | None = None
+        self._short: int | None = None
+        """The last epoch that was found not to have all of the target."""
 
     def wait_epoch(self, after: int, seconds: float) -> Epoch | None:
         """The newest epoch, once it is above this one. None after the time given, about."""
@@ -154,17 +156,27 @@ class Outlet:
             self._failed(error)
 
     def set_target(self) -> None:
-        """Everything that is in the journals now is wanted, for `has_reached`."""
+        """Everything that is in the journals now is wanted, for `has_reached`. To find out what
+        that is takes a while, in which members read."""
+        self._open()
         self._store.recover_if_possible()
-        self._target = target_of_now(self._store, self._plan)
+        self._target, self._short = target_of_now(self._store, self._plan), None
 
     @property
     def has_target(self) -> bool:
         return self._target is not None
 
     def has_reached(self, epoch: Epoch) -> bool:
-        """Whether everything that was there at `set_target` is in this epoch."""
-        return self._target is None or covers(epoch.frontier, self._target)
+        """Whether everything that was there at `set_target` is in this epoch. Asked again and again
+        of one that does not have it, it does not look again."""
+        if self._target is None:
+            return True
+        if epoch.number == self._short:
+            return False
+        if covers(epoch.frontier, self._target):
+            return True
+        self._short = epoch.number
+        return False
 
     def figures(self) -> dict[str, Any]:
         """For Spark's progress: rows of the journals that were not read yet, the watermark as

@@ -15,14 +15,12 @@ import logging
 import os
 import pickle
 import queue
-import sys
 import threading
 from dataclasses import dataclass, field
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError
@@ -31,6 +29,7 @@ from penstock.logs import fields_of
 from penstock.shuffle import control
 from penstock.shuffle.handover import Left
 from penstock.shuffle.member import Member
+from penstock.shuffle.own_process import leave_out_pandas
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.running import lock_folder
 from penstock.storage import Storage
@@ -149,7 +148,7 @@ class MeetingError(PenstockError):
 
 def run_process(given: Given, pipe: Connection) -> None:
     """All of it, in the new process."""
-    _leave_out_pandas()
+    leave_out_pandas()
     _choose_memory_pool()
     run_member(given, pipe)
 
@@ -170,26 +169,6 @@ def run_member(given: Given, pipe: Pipe) -> None:
     finally:
         logger.removeHandler(told)
         logger.propagate = propagate
-
-
-def _leave_out_pandas() -> None:
-    """pyarrow imports pandas, where it is installed, with the first column that it makes: a second
-    or two of a processor, and no member has a use for it."""
-    if "pandas" in sys.modules:
-        return  # the program that runs the shuffle has imported it
-    finder: Any = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    pa.array(np.empty(0)).to_numpy()  # either looks once, and remembers
-    sys.meta_path.remove(finder)
-
-
-class _NoPandas:
-    """Among the finders of modules: says that there is no such thing."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        del path, target
-        if name == "pandas":
-            raise ModuleNotFoundError(name=name)
 
 
 def _choose_memory_pool() -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.frontier import Frontier
     from penstock.shuffle.finding import Finder
+    from penstock.shuffle.queue.reader import Wanted
     from penstock.transport.security import Security
 
 MACHINE_VARIABLE: Final = "PENSTOCK_MACHINE"
@@ -143,7 +144,7 @@ class QueueServer(TokenServer):
 
     def _batches(self, asked: _Asked) -> Iterator[pa.RecordBatch]:
         reader = self._take(asked.generation)
-        for found in reader.read(asked.start, asked.end, asked.lsn):
+        for found in reader.read(asked.start, asked.end, asked.lsn, asked.columns):
             yield encode_found(found)
         self._give(asked.generation, reader)  # after an error it is not used again
 
@@ -177,9 +178,11 @@ class RemoteQueue:
             override_hostname=member_name(served.member),
         )
 
-    def read(self, start: Frontier, end: Frontier, lsn: int) -> Iterator[QueueBatch]:
+    def read(
+        self, start: Frontier, end: Frontier, lsn: int, columns: Wanted = None
+    ) -> Iterator[QueueBatch]:
         try:
-            stream = self._client.do_get(flight.Ticket(self._asked(start, end, lsn)))
+            stream = self._client.do_get(flight.Ticket(self._asked(start, end, lsn, columns)))
             for chunk in stream:
                 if chunk.data is not None:
                     yield from decode_found(chunk.data)
@@ -197,8 +200,8 @@ class RemoteQueue:
     def close(self) -> None:
         self._client.close()
 
-    def _asked(self, start: Frontier, end: Frontier, lsn: int) -> bytes:
-        asked = _Asked(self._generation, lsn, start, end)
+    def _asked(self, start: Frontier, end: Frontier, lsn: int, columns: Wanted = None) -> bytes:
+        asked = _Asked(self._generation, lsn, start, end, columns)
         return self._served.token.encode() + b"\n" + asked.encode()
 
     def _unavailable(self, error: BaseException) -> PeerUnavailableError:
@@ -214,26 +217,29 @@ class _Asked:
     lsn: int
     start: Frontier
     end: Frontier
+    columns: Wanted
 
     def encode(self) -> bytes:
         frontiers = [
             [base64.b64encode(chunk).decode() for chunk in encode_chunks(frontier)]
             for frontier in (self.start, self.end)
         ]
-        return json.dumps([self.generation, self.lsn, *frontiers]).encode()
+        columns = None if self.columns is None else sorted(self.columns)
+        return json.dumps([self.generation, self.lsn, columns, *frontiers]).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> _Asked:
-        generation, lsn, *frontiers = json.loads(data)
+        generation, lsn, columns, *frontiers = json.loads(data)
         start, end = ([base64.b64decode(chunk) for chunk in chunks] for chunks in frontiers)
-        return cls(generation, lsn, decode_chunks(start), decode_chunks(end))
+        return cls(generation, lsn, decode_chunks(start), decode_chunks(end), columns)
 
 
 def encode_found(found: QueueBatch) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, found.batch.schema) as writer:
         writer.write_batch(found.batch)
-    reads = np.unique(found.batch.column(READ).to_numpy()).tolist()
+    has_reads = READ in found.batch.schema.names
+    reads = np.unique(found.batch.column(READ).to_numpy()).tolist() if has_reads else []
     names = {str(read): found.names[read] for read in reads}
     columns: list[pa.Array[Any]] = [
         pa.array([found.lsn], pa.uint64()),

@@ -25,6 +25,7 @@ from penstock.spark.options import ReadOptions, View
 from penstock.spark.plan import ReadPartition, cut_of_now, opened, plan
 from penstock.spark.rows import Rows, document_rows, in_order, raw_rows
 from penstock.spark.streaming.options import StreamOptions, check_known, is_streaming
+from penstock.spark.streaming.process import settle_process
 from penstock.spark.streaming.reader import PenstockStreamReader
 from penstock.spark.streaming.schema import feed_schema
 from penstock.spark.writing import frame_writer, stream_writer
@@ -67,6 +68,7 @@ class PenstockSource(DataSource):
         return PenstockReader(options, arrow_schema(schema), cuts)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        settle_process()
         options = StreamOptions.parse(self.options)
         check_chosen(schema, feed_schema(options))
         return PenstockStreamReader(options, arrow_schema(schema))

@@ -30,7 +30,7 @@ BLOCK_HEADER: Final = struct.Struct("<4sHHQIIIIIIIIQQQQ")
 BLOCK_ROWS_MAX: Final = 1 << 24
 BLOCK_BODY_BYTES_MAX: Final = 1 << 30
 BLOCK_METADATA_BYTES_MAX: Final = 1 << 28
-"""The merge makes blocks of a MiB. These limits are for damaged lengths, and for a block of
+"""The merge makes blocks of two MiB. These limits are for damaged lengths, and for a block of
 survivors, which has to be one whatever is in it."""
 ALIGNMENT_BYTES: Final = 8
 

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.queue.merge import Taken
 
 BLOCK_ROWS_MAX: Final = 65_536
-BLOCK_BYTES_MAX: Final = 1024 * 1024
+BLOCK_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 @dataclass(slots=True)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.shuffle.parcels import VNODE
 from penstock.shuffle.queue.catalogue import Catalogue
 from penstock.shuffle.queue.visible import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from penstock.frontier.table import Frontier
     from penstock.shuffle.parcels import Stage
     from penstock.shuffle.queue.block import Names, Order
     from penstock.shuffle.queue.segment import Loaded
-    from penstock.shuffle.queue.visible import Mask
+    from penstock.shuffle.queue.visible import Ints, Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,12 +32,17 @@ class QueueBatch:
     these have the place of the rows they are."""
     stage: Stage
     batch: pa.RecordBatch
-    """With the columns of a parcel. It may point into the segment's file."""
+    """With the columns of a parcel, or those of them that were asked for and are there. It may
+    point into the segment's file."""
     places: Order
     """The rows' places among all rows of the block, ascending: by them the batches of a block are
     put together."""
     names: Names
     """Binding and journal of each number in the column `_read`, and of others."""
+
+
+Wanted: TypeAlias = "Collection[str] | None"
+"""Names of columns; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +61,14 @@ class QueueReader:
     def __init__(self, folder: Path) -> None:
         self._catalogue = Catalogue(folder)
 
-    def read(self, start: Frontier, end: Frontier, lsn: int) -> Iterator[QueueBatch]:
+    def read(
+        self, start: Frontier, end: Frontier, lsn: int, columns: Wanted = None
+    ) -> Iterator[QueueBatch]:
         """The rows of (start, end], which were all written by `lsn`."""
         view = self._catalogue.view(lsn)
         window = Window(view, start, end)
         for index, loaded in enumerate(view.blocks):
-            yield from batches_of(loaded, window.select(index))
+            yield from batches_of(loaded, window.select(index), columns)
 
     def measure(self, start: Frontier, end: Frontier, lsn: int) -> Measure:
         """How much that would be. Most of it is told by the blocks' metadata."""
@@ -87,43 +95,54 @@ class QueueReader:
         self.close()
 
 
-def batches_of(loaded: Loaded, selected: Sequence[bool | Mask]) -> Iterator[QueueBatch]:
+def batches_of(
+    loaded: Loaded, selected: Sequence[bool | Mask], columns: Wanted = None
+) -> Iterator[QueueBatch]:
     """The selected rows of a block, by stage."""
-    parts = loaded.block.parts
+    block = loaded.block
     stages = {
-        part.stage: None for part, rows in zip(parts, selected, strict=True) if rows is not False
+        part.stage: None
+        for part, rows in zip(block.parts, selected, strict=True)
+        if rows is not False
     }
     if not stages:
         return
     order = loaded.order()
+    if len(stages) == 1 and all(rows is True for rows in selected):
+        # All of a block, which is the rule: its order is that of the rows.
+        batches = [_chosen(loaded.decode(part), columns) for part in block.parts]
+        places = np.arange(block.rows, dtype=np.uint32)
+        (stage,) = stages
+        yield QueueBatch(block.lsn, stage, _take(batches, order), places, loaded.names)
+        return
     for stage in stages:
-        batches, rows_of_stage = _gather(loaded, stage, selected)
-        if order is None:
-            places = np.flatnonzero(rows_of_stage >= 0)
-            rows = rows_of_stage[places]
-        else:
-            ordered = rows_of_stage[order]
-            places = np.flatnonzero(ordered >= 0)
-            rows = ordered[places]
-        yield QueueBatch(
-            loaded.block.lsn,
-            stage,
-            _take(batches, rows),
-            places.astype(np.uint32),
-            loaded.names,
-        )
+        batches, rows_of_stage = _gather(loaded, stage, selected, columns)
+        ordered = rows_of_stage if order is None else rows_of_stage[order]
+        places = np.flatnonzero(ordered >= 0).astype(np.uint32)
+        taken: Ints | None = ordered[places]
+        if order is None and len(places) == sum(batch.num_rows for batch in batches):
+            taken = None
+        yield QueueBatch(block.lsn, stage, _take(batches, taken), places, loaded.names)
+
+
+def _chosen(batch: pa.RecordBatch, columns: Wanted) -> pa.RecordBatch:
+    """Before rows are moved: those of other columns need not be."""
+    if columns is None:
+        return batch
+    names = [name for name in batch.schema.names if name in columns]
+    return batch.select(names or [VNODE])  # a batch without columns has no rows
 
 
 def _gather(
-    loaded: Loaded, stage: Stage, selected: Sequence[bool | Mask]
-) -> tuple[list[pa.RecordBatch], np.ndarray[Any, np.dtype[np.int64]]]:
+    loaded: Loaded, stage: Stage, selected: Sequence[bool | Mask], columns: Wanted
+) -> tuple[list[pa.RecordBatch], Ints]:
     """The parts of a stage, and for every row of the block its number in them; -1 for others."""
     rows_of_stage = np.full(loaded.block.rows, -1, np.int64)
     batches: list[pa.RecordBatch] = []
     begin = own = 0
     for part, rows in zip(loaded.block.parts, selected, strict=True):
         if part.stage == stage and rows is not False:
-            batches.append(loaded.decode(part))
+            batches.append(_chosen(loaded.decode(part), columns))
             numbers = np.arange(own, own + part.rows)
             rows_of_stage[begin : begin + part.rows] = (
                 numbers if rows is True else np.where(rows, numbers, -1)
@@ -133,16 +152,14 @@ def _gather(
     return batches, rows_of_stage
 
 
-def _take(
-    batches: list[pa.RecordBatch], rows: np.ndarray[Any, np.dtype[np.int64]]
-) -> pa.RecordBatch:
-    total = sum(batch.num_rows for batch in batches)
-    if len(rows) == total and (rows == np.arange(total)).all():
+def _take(batches: list[pa.RecordBatch], rows: Ints | Order | None) -> pa.RecordBatch:
+    """These rows, counted over all batches; None: all, as they stand."""
+    if rows is None:
         return batches[0] if len(batches) == 1 else joined(batches)
     if len(batches) == 1:
-        return batches[0].take(pa.array(rows))
-    # A table takes from its chunks at once; to join them before costs five times as much.
-    return pa.Table.from_batches(batches).take(pa.array(rows)).combine_chunks().to_batches()[0]
+        return batches[0].take(rows)
+    # A table takes from its chunks at once; to join them before costs more.
+    return pa.Table.from_batches(batches).take(rows).combine_chunks().to_batches()[0]
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -6,13 +6,14 @@ in `end`, no rollback that is stored behind it forgets it, and its vnode was not
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.ids import CLOCK_MAX
-from penstock.shuffle.queue.groups import Groups, Identities, identities
+from penstock.shuffle.queue.groups import GROUP, Groups, Identities, identities
 from penstock.shuffle.queue.segment import Rollbacks
 from penstock.shuffle.queue.vnodes import Given
 
@@ -69,53 +70,69 @@ class Commits:
 
 
 class Window:
-    """The rows of (start, end] of a view; without an end, all behind `start`."""
+    """The rows of (start, end] of a view; without an end, all behind `start`.
+
+    What is asked of groups is asked of those of all blocks at once: most blocks are seen as a whole
+    or not at all, and a view has many.
+    """
 
     def __init__(self, view: View, start: Frontier, end: Frontier | None) -> None:
         self._view = view
-        self._start = Commits(start, view.ids)
-        self._end = Commits(end, view.ids) if end is not None else None
+        blocks = view.blocks
+        counts = np.array([len(loaded.reads) for loaded in blocks], np.int64)
+        self._starts = np.zeros(len(blocks) + 1, np.int64)
+        """Where the groups of each block begin among those of all."""
+        np.cumsum(counts, out=self._starts[1:])
+        reads = _joined([loaded.reads for loaded in blocks], np.int64)
+        groups = _joined([loaded.block.groups for loaded in blocks], GROUP)
+        producers = groups["producer"].copy()
+        above = Commits(start, view.ids).of(reads, producers)
+        upto = (
+            Commits(end, view.ids).of(reads, producers)
+            if end is not None
+            else np.full(len(groups), CLOCK_MAX, np.uint64)
+        )
+        self._bounds = _Bounds.of(above, upto, groups["first"], groups["last"])
+        self._has_some = _count_within(self._bounds.some, self._starts) > 0
+        self._is_whole = _count_within(self._bounds.whole, self._starts) == counts
         self._rollbacks = _all_rollbacks(view)
         self._sources = Sources(self._rollbacks.reads, self._rollbacks.producers)
         self._given = Given(view.blocks)
+        self._own_rollbacks = self._sources.find(reads, producers)
 
     def select(self, index: int) -> list[bool | Mask]:
         """Of the view's block with that index: for each part all rows, none, or which."""
         loaded = self._view.blocks[index]
-        bounds = self._bounds(loaded)
-        touched = self._touched(loaded, index, bounds.some)
+        if not self._has_some[index]:
+            return [False] * len(loaded.block.parts)
+        own = slice(int(self._starts[index]), int(self._starts[index + 1]))
+        bounds = self._bounds.part(own)
+        touched = self._touched(loaded, index, own, bounds.some)
+        if self._is_whole[index] and not touched:
+            whole: list[bool | Mask] = [not part.stage.is_rollbacks for part in loaded.block.parts]
+            return self._given.left(loaded, whole)
         selected = [
             not part.stage.is_rollbacks and self._select_part(loaded, index, part, bounds, touched)
             for part in loaded.block.parts
         ]
         return self._given.left(loaded, selected)
 
-    def _bounds(self, loaded: Loaded) -> _Bounds:
-        groups = loaded.block.groups
-        above = self._start.of(loaded.reads, groups["producer"])
-        upto = (
-            self._end.of(loaded.reads, groups["producer"])
-            if self._end is not None
-            else np.full(len(groups), CLOCK_MAX, np.uint64)
-        )
-        return _Bounds(above, upto, groups["first"], groups["last"])
-
-    def _touched(self, loaded: Loaded, index: int, some: Mask) -> dict[int, Ints]:
+    def _touched(self, loaded: Loaded, index: int, own: slice, some: Mask) -> dict[int, Ints]:
         """The groups that rollbacks behind them may reach into, and those rollbacks."""
         if not len(self._rollbacks.after):
             return {}
         groups = loaded.block.groups
-        begins, ends = self._sources.find(loaded.reads, groups["producer"])
+        begins, ends = (found[own] for found in self._own_rollbacks)
         touched = {}
         for group in np.flatnonzero((begins < ends) & some).tolist():
-            own = self._sources.by_source[begins[group] : ends[group]]
+            rollbacks = self._sources.by_source[begins[group] : ends[group]]
             reaches = (
-                (self._rollbacks.blocks[own] >= index)
-                & (self._rollbacks.after[own] < groups["last"][group])
-                & (self._rollbacks.through[own] >= groups["first"][group])
+                (self._rollbacks.blocks[rollbacks] >= index)
+                & (self._rollbacks.after[rollbacks] < groups["last"][group])
+                & (self._rollbacks.through[rollbacks] >= groups["first"][group])
             )
             if reaches.any():
-                touched[group] = own[reaches]
+                touched[group] = rollbacks[reaches]
         return touched
 
     def _select_part(
@@ -161,13 +178,30 @@ class Window:
         return gone
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Bounds:
-    """Of each group: above which and up to which clock its rows are seen."""
+    """Of each group: above which and up to which clock its rows are seen, whether some of them may
+    be, and whether all of them are."""
 
-    def __init__(self, above: Clocks, upto: Clocks, first: Clocks, last: Clocks) -> None:
-        self.above, self.upto = above, upto
-        self.some: Mask = (above < upto) & (last > above) & (first <= upto)
-        self.whole: Mask = (first > above) & (last <= upto)
+    above: Clocks
+    upto: Clocks
+    some: Mask
+    whole: Mask
+
+    @classmethod
+    def of(cls, above: Clocks, upto: Clocks, first: Clocks, last: Clocks) -> _Bounds:
+        some = (above < upto) & (last > above) & (first <= upto)
+        return cls(above, upto, some, (first > above) & (last <= upto))
+
+    def part(self, groups: slice) -> _Bounds:
+        return _Bounds(self.above[groups], self.upto[groups], self.some[groups], self.whole[groups])
+
+
+def _count_within(mask: Mask, starts: Ints) -> Ints:
+    """How many there are from each start to the next."""
+    before = np.zeros(len(mask) + 1, np.int64)
+    np.cumsum(mask, out=before[1:])
+    return np.diff(before[starts])
 
 
 def _within(clocks: Clocks, after: Clocks, through: Clocks) -> Mask:
@@ -252,5 +286,5 @@ def _rollbacks_of(loaded: Loaded) -> Rollbacks:
     return loaded.rollbacks
 
 
-def _joined(columns: list[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
+def _joined(columns: list[npt.NDArray[Any]], kind: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.concatenate(columns) if columns else np.empty(0, kind)

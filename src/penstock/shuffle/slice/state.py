@@ -65,8 +65,9 @@ And what a Slice has sent of a round leaves room for the rest of it, once all be
 even if the sender takes a frame for larger than it is."""
 LARGE_CREDIT: Final = 3 / 4
 """As much is free again when a Queue holds nothing more, and no frame is charged more."""
-LEAST_CREDIT: Final = 1 / 8
-"""With less free, a round is not worth it: credit comes back in quarters."""
+LEAST_CREDIT: Final = 1 / 4
+"""With less free, a round is not worth it: credit comes back in quarters. What a Queue holds of the
+Slice that promised least it can write, so as much comes back in any case."""
 
 
 class SliceState:

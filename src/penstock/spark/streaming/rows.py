@@ -18,7 +18,15 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import PenstockError
 from penstock.frontier import decode_chunks, encode_chunks
-from penstock.journal.views import moments, producer_names, with_meta
+from penstock.journal.views import (
+    META,
+    MOMENT,
+    moment,
+    moments,
+    producer_names,
+    renamed,
+    with_meta,
+)
 from penstock.routing import VNODES
 from penstock.shuffle.finding import find_share
 from penstock.shuffle.parcels import CLOCK, OFFSET, PRODUCER, READ, VNODE
@@ -27,7 +35,7 @@ from penstock.spark.streaming import steps
 from penstock.spark.streaming.steps import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from penstock.frontier import Frontier
     from penstock.journal.views import Columns
@@ -62,7 +70,7 @@ class StretchPartition(InputPartition):
         self.start = list(encode_chunks(start))
         self.end = list(encode_chunks(end))
         self.epoch = last.epoch
-        self.watermark = int(last.watermark) if last.watermark else None
+        self.watermark_moment = moment(int(last.watermark)) if last.watermark else None
 
 
 def split(vnodes: Sequence[int], splits: int) -> list[Sequence[int] | None]:
@@ -81,13 +89,37 @@ def read_stretch(partition: StretchPartition, schema: pa.Schema) -> Iterator[pa.
     if partition.vnodes is not None:
         wanted = np.zeros(VNODES, bool)
         wanted[list(partition.vnodes)] = True
-    blocks = itertools.groupby(_draw(partition.share, start, end), lambda found: found.lsn)
-    for _, of_block in blocks:
-        parts = [_rows(found, partition, schema, wanted) for found in of_block]
+    columns = _columns(schema, splits=wanted is not None)
+    drawn = _draw(partition.share, start, end, columns)
+    constants = _Constants()
+    for _, of_block in itertools.groupby(drawn, lambda found: found.lsn):
+        parts = [_rows(found, partition, schema, wanted, constants) for found in of_block]
         parts = [part for part in parts if part[0].num_rows]
         if parts:
             yield parts[0][0] if len(parts) == 1 else _in_queue_order(parts)
             steps.reached(Step.READ)
+
+
+def _columns(schema: pa.Schema, *, splits: bool) -> set[str]:
+    """Those of the queue that are needed. What is not read costs next to nothing."""
+    columns = set(schema.names) - {META}
+    if META in schema.names:
+        columns |= {READ, OFFSET, PRODUCER, CLOCK, VNODE}
+    return columns | {VNODE} if splits else columns
+
+
+class _Constants:
+    """Columns of one value. The longest of each is kept, and shorter ones are parts of it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int | None, pa.DataType], pa.Array[Any]] = {}
+
+    def of(self, value: int | None, kind: pa.DataType, count: int) -> pa.Array[Any]:
+        kept = self._kept.get((value, kind))
+        if kept is None or len(kept) < count:
+            one: Any = pa.scalar(value, kind)
+            kept = self._kept[value, kind] = pa.repeat(one, count)
+        return kept.slice(0, count)
 
 
 def _rows(
@@ -95,45 +127,40 @@ def _rows(
     partition: StretchPartition,
     schema: pa.Schema,
     wanted: np.ndarray[Any, np.dtype[np.bool_]] | None,
+    constants: _Constants,
 ) -> tuple[pa.RecordBatch, Order]:
     """Rows of one binding as Spark wants them, and their places in the block."""
     batch, places = found.batch, found.places
     if wanted is not None:
         keep = np.flatnonzero(wanted[batch.column(VNODE).to_numpy()])
         batch, places = batch.take(keep), places[keep]
-    return with_meta(batch, schema, _meta(found, batch, partition)), places
+    return with_meta(batch, schema, _meta(found, batch, partition, constants)), places
 
 
-def _meta(found: QueueBatch, batch: pa.RecordBatch, partition: StretchPartition) -> Columns:
+def _meta(
+    found: QueueBatch,
+    batch: pa.RecordBatch,
+    partition: StretchPartition,
+    constants: _Constants,
+) -> Columns:
     count = batch.num_rows
-
-    def all_the_same(value: int) -> pa.Array[Any]:
-        repeated: pa.Array[Any] = pa.repeat(value, count)
-        return repeated
-
-    def watermark() -> pa.Array[Any]:
-        if partition.watermark is None:
-            return pa.nulls(count, pa.timestamp("us", tz="UTC"))
-        return moments(np.full(count, partition.watermark, np.uint64))
 
     return {
         "journal": lambda: _journals(found, batch),
         "offset": lambda: batch.column(OFFSET),
-        "producer": lambda: producer_names(batch.column(PRODUCER).to_numpy()),
+        "producer": lambda: producer_names(batch.column(PRODUCER)),
         "clock": lambda: moments(batch.column(CLOCK).to_numpy()),
         "clock_raw": lambda: batch.column(CLOCK),
-        "binding": lambda: all_the_same(found.stage.binding),
-        "member": lambda: all_the_same(partition.share.member),
+        "binding": lambda: constants.of(found.stage.binding, pa.int32(), count),
+        "member": lambda: constants.of(partition.share.member, pa.int32(), count),
         "vnode": lambda: batch.column(VNODE),
-        "epoch": lambda: all_the_same(partition.epoch),
-        "watermark": watermark,
+        "epoch": lambda: constants.of(partition.epoch, pa.int64(), count),
+        "watermark": lambda: constants.of(partition.watermark_moment, MOMENT, count),
     }
 
 
 def _journals(found: QueueBatch, batch: pa.RecordBatch) -> pa.Array[Any]:
-    numbers, places = np.unique(batch.column(READ).to_numpy(), return_inverse=True)
-    names = pa.array([found.names[number][1] for number in numbers.tolist()], pa.string())
-    return names.take(places)
+    return renamed(batch.column(READ), lambda number: found.names[number][1])
 
 
 def _in_queue_order(parts: list[tuple[pa.RecordBatch, Order]]) -> pa.RecordBatch:
@@ -142,14 +169,16 @@ def _in_queue_order(parts: list[tuple[pa.RecordBatch, Order]]) -> pa.RecordBatch
     return table.take(order).combine_chunks().to_batches()[0]
 
 
-def _draw(share: Share, start: Frontier, end: Frontier) -> Iterator[QueueBatch]:
+def _draw(
+    share: Share, start: Frontier, end: Frontier, columns: Collection[str]
+) -> Iterator[QueueBatch]:
     """If the queue is not there any more, it is where the driver says. Once rows have come it is
     too late for that; but Spark runs the task again, if it may."""
     finder = None if share.served is None else share.served.finder
     deadline = time.monotonic() + LOST_SECONDS_MAX
     while True:
         try:
-            found = open_share(share).read(start, end, share.lsn)
+            found = open_share(share).read(start, end, share.lsn, columns)
             first = next(found, None)
             break
         except PenstockError:

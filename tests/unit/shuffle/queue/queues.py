@@ -190,6 +190,20 @@ def read(reader: QueueReader, start: Commits, end: Commits, lsn: int) -> list[Ro
     return found
 
 
+def check_columns(reader: QueueReader, start: Commits, end: Commits, lsn: int) -> None:
+    """Who asks for some columns gets the same batches with these, as far as they have them."""
+    between = frontier(start), frontier(end), lsn
+    for columns in ({"id", "text"}, {"_clock", "text"}, {"text"}):
+        some = list(reader.read(*between, columns))
+        for whole, part in zip(reader.read(*between), some, strict=True):
+            names = [name for name in whole.batch.schema.names if name in columns]
+            assert part.batch.select(names).equals(whole.batch.select(names))
+            assert set(names) == columns & set(whole.batch.schema.names)
+            assert part.batch.num_rows == whole.batch.num_rows
+            assert part.places.tolist() == whole.places.tolist()
+            assert (part.lsn, part.stage) == (whole.lsn, whole.stage)
+
+
 def _row(stage: Stage, values: Mapping[str, Any], names: Mapping[int, tuple[int, str]]) -> Row:
     binding, journal = names[values["_read"]]
     assert binding == stage.binding

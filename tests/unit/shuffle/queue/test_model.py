@@ -25,6 +25,7 @@ from tests.unit.shuffle.queue.queues import (
     Row,
     Source,
     append,
+    check_columns,
     frontier,
     producer,
     read,
@@ -114,6 +115,7 @@ class Story:
         lsn = self.random.choice([end.lsn, self.log.last_lsn])
         expected = self.model.visible(start.commits, end.commits, lsn)
         assert read(self.reader, start.commits, end.commits, lsn) == expected
+        check_columns(self.reader, start.commits, end.commits, lsn)
 
     def consume(self) -> None:
         self.consumed = self.random.randrange(self.consumed, len(self.epochs))
