@@ -179,8 +179,9 @@ class Leader:
         )
         self._world.counts["epochs committed"] += 1
         self._world.tell("leader", f"commits epoch {current.number}")
+        after = current.record.frontier
         cluster.oracle.check_frontier(
-            {} if before is None else commits_of(before), commits_of(current.record.frontier)
+            {} if before is None else commits_of(before), commits_of(after), after.gap_floor
         )
         cluster.step("committed")
         self.epochs.append(Epoch(current.number, current.record.frontier))

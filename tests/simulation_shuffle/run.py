@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
+from penstock.shuffle.session.lost import RowsLostError
 from tests.simulation.choices import Choices, Menu
 from tests.simulation.world import Violation, World
 from tests.simulation_shuffle.cluster import Cluster, Crash, Parts
+from tests.simulation_shuffle.oracle import commits_of
 from tests.simulation_shuffle.setting import Setting, choose_setting, small
 from tests.simulation_shuffle.writers import Writer
 
@@ -25,8 +27,7 @@ _LENGTHS: Final = Menu((7, 1), (1, 3))
 WRITING_SECONDS: Final = 2.5
 """Times the length of the run. In long ones there are crashes after much was consumed."""
 _COLUMNS: Final = Menu((3, None), (1, 0.7), (1, 1.6))
-_RETENTION: Final = Menu((1, False), (1, True))
-RETENTION_SECONDS: Final = 0.5
+STEP_SECONDS: Final = 0.1
 QUIET_SECONDS_MAX: Final = 60.0
 """In which everything that was committed is delivered, once nothing befalls anybody."""
 
@@ -77,10 +78,10 @@ def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> 
         if at is not None:
             world.counts["columns added"] += 1
             world.post(at, lambda name=name: setting.journals.widen(name))  # type: ignore[misc]
-    if world.choices.choose("retention", _RETENTION):
-        _retain(cluster)
+    cluster.losses.plan()
     try:
         advance(cluster, WRITING_SECONDS * length)
+        cluster.losses.stop()
         cluster.calm()
         for writer in writers:
             writer.calm()
@@ -90,11 +91,6 @@ def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> 
             disk.close()
 
 
-def _retain(cluster: Cluster) -> None:
-    cluster.drop_consumed()
-    cluster.world.post(RETENTION_SECONDS, lambda: _retain(cluster))
-
-
 def advance(cluster: Cluster, until: float) -> None:
     """Lets time pass. A crash is where it goes on from."""
     while True:
@@ -102,6 +98,8 @@ def advance(cluster: Cluster, until: float) -> None:
             cluster.world.run(until)
         except Crash as crash:
             cluster.crash(str(crash))
+        except RowsLostError as error:
+            cluster.begin_anew(error)
         else:
             return
 
@@ -110,12 +108,16 @@ def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None
     """Until all that was committed is delivered."""
     world = cluster.world
     until = world.now + seconds_max
-    while (expected := len(list(cluster.oracle.all_documents()))) != cluster.consumer.documents:
+    while True:
+        newest = commits_of(cluster.committed[-1].record.frontier) if cluster.committed else {}
+        expected = cluster.oracle.count(newest)
+        if expected == cluster.consumer.documents:
+            return
         if world.now >= until:
             raise Violation(
                 f"delivered are {cluster.consumer.documents} documents, committed {expected}"
             )
-        advance(cluster, world.now + 0.5)
+        advance(cluster, world.now + STEP_SECONDS)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from penstock.shuffle.session.state import (
     ListingDone,
     Progressed,
     ReadEnded,
+    RowsMissing,
     SliceOpened,
     StartRead,
 )
@@ -78,6 +79,7 @@ FromMember: TypeAlias = (
     | ListingAdded
     | ListingDone
     | ReadEnded
+    | RowsMissing
     | Progressed
     | RoomNeeded
     | MemberFailed
@@ -96,6 +98,7 @@ _PLAIN: Final = {
         MemberStatus,
         ReadEnded,
         RoomNeeded,
+        RowsMissing,
         SliceOpened,
     )
 }

@@ -21,6 +21,7 @@ from penstock.frontier import Frontier
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
+from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
@@ -29,6 +30,7 @@ from penstock.shuffle.session.state import (
     ListingDone,
     Progressed,
     ReadEnded,
+    RowsMissing,
     SessionState,
     SliceOpened,
     StartRead,
@@ -59,6 +61,9 @@ SNAPSHOTS_KEPT: Final = 2 * EPOCHS_AHEAD_MAX
 HURRY_SECONDS: Final = 0.02
 """Between epochs that are asked for as soon as can be."""
 WAKE_SECONDS: Final = 0.5
+GONE_SECONDS: Final = 1.0
+"""Between two looks for journals that are waited for and not read: a listing of their collections.
+"""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -116,6 +121,8 @@ class Session:
         self._changed = threading.Condition(self._lock)
         self._wants_epoch = False
         self._hurries = False
+        self._look_at = 0.0
+        """When journals that are waited for are looked for."""
         self._closing = threading.Event()
         self._receiver = Receiver(
             security,
@@ -259,8 +266,13 @@ class Session:
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""
-        if self.failure is not None:
-            raise MemberLostError(str(self.failure)) from self.failure
+        match self.failure:
+            case None:
+                pass
+            case RowsLostError() as error:  # to begin anew does not help
+                raise RowsLostError(*error.args) from error
+            case error:
+                raise MemberLostError(str(error)) from error
 
     def stop(self) -> None:
         """Neither hears nor leads any more, and releases the members."""
@@ -311,6 +323,32 @@ class Session:
                 )
             self._coordinator.check()
             self._epoch_member.check()
+            self._look_for_gone()
+
+    def _look_for_gone(self) -> None:
+        """If something is waited for of a journal that nobody reads, that may be deleted."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + GONE_SECONDS
+        with self._lock:
+            unread = self._state.unread
+        if not unread:
+            return
+        # Listed, and not probed: if the whole store is out of reach, that is an error.
+        bindings = self._plan.bindings
+        collections = {bindings[binding].collection for _, binding in unread}
+        there = {one.name for name in collections for one in self._store.journals(name)}
+        with self._lock:
+            gone = [read for read in unread if read[0] not in there]
+            effects = self._state.gone(gone, time.monotonic())
+        for journal, binding in gone:
+            _LOG.warning(
+                "journal %s was deleted, and a transaction in another one names it: binding %d "
+                "does not wait for it",
+                *(journal, binding),
+            )
+        for effect in effects:
+            self._obey(effect)
 
     def _take(self, received: Received) -> None:
         match received.frame:
@@ -324,7 +362,9 @@ class Session:
 
     def _take_message(self, message: control.Message) -> None:
         match message:
-            case SliceOpened() | ListingAdded() | ListingDone() | ReadEnded() | Progressed():
+            case SliceOpened() | ListingAdded() | ListingDone() | Progressed():
+                self._handle(message)
+            case ReadEnded() | RowsMissing():
                 self._handle(message)
             case control.MemberStatus(member=member, figures=figures):
                 with self._changed:

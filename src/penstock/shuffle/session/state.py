@@ -15,8 +15,11 @@ from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, ProducerFrontier, clear_discharged_hints, reduce
 from penstock.shuffle.session.checkpoints import Checkpoints
 from penstock.shuffle.session.hint_index import HintIndex
+from penstock.shuffle.session.lost import RowsLostError, rows_lost
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.ledger import ReadKey
     from penstock.shuffle.session.pipeline import Waiting
@@ -55,11 +58,24 @@ class ListingDone:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnded:
-    """Event: a Slice has given a read up, because its journal is gone."""
+    """Event: a Slice has given a read up, because its journal is gone. All that it had of it, it
+    has told before."""
 
     member: int
     lane: int
     read: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsMissing:
+    """Event: a Slice cannot get rows [begin, end) of a read that were lost; or, if that is nothing,
+    the journal ends at `begin`, before the last of them."""
+
+    member: int
+    lane: int
+    read: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +87,9 @@ class Progressed:
     delta: Frontier
 
 
-SessionEvent: TypeAlias = SliceOpened | ListingAdded | ListingDone | ReadEnded | Progressed
+SessionEvent: TypeAlias = (
+    SliceOpened | ListingAdded | ListingDone | ReadEnded | RowsMissing | Progressed
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +154,8 @@ class SessionState:
         self._started: set[ReadKey] = set()
         """What was taken out of the resume frontier."""
         self._running: dict[ReadKey, int] = {}
+        self._again: dict[ReadKey, ListingAdded] = {}
+        """Journals that are there again before the end of the read of what they were."""
         self._first_read = first_read
         self._reads: list[tuple[SliceKey, ReadKey]] = []
         """By number, less the first one, who reads what."""
@@ -168,6 +188,24 @@ class SessionState:
         return self._checkpoints.waiting
 
     @property
+    def unread(self) -> tuple[ReadKey, ...]:
+        """What is waited for of journals that nobody reads: not found yet, or gone."""
+        if self.recovery or self._unlisted:
+            return ()
+        keys = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
+        return tuple(sorted(keys - self._running.keys()))
+
+    def gone(self, reads: Iterable[ReadKey], now: float) -> list[SessionEffect]:
+        """Of what was `unread`, these journals are not there. They were when they were hinted at:
+        an acknowledgement is written when all documents of its transaction are. So they were
+        deleted, and nobody waits for them any more."""
+        was_ready = self._checkpoints.has_ready
+        for read_key in reads:
+            if read_key not in self._running:
+                self._checkpoints.is_gone(read_key, now)
+        return [CheckpointReady()] if self._checkpoints.has_ready and not was_ready else []
+
+    @property
     def unlisted(self) -> tuple[int, ...]:
         """The bindings whose first listing is not done."""
         return tuple(sorted(self._unlisted))
@@ -191,8 +229,12 @@ class SessionState:
             case ListingDone():
                 return self._listed(event)
             case ReadEnded():
-                self._end_read(event)
-                return []
+                return self._end_read(event)
+            case RowsMissing():
+                what = f"rows {event.begin} to {event.end - 1} were dropped"
+                if event.begin == event.end:
+                    what = f"it ends at offset {event.begin}; it is not the journal that it was"
+                raise self._rows_lost(self._read_key(event), what)
             case Progressed():
                 return self._progress(event, now)
             case _ as never:
@@ -211,7 +253,9 @@ class SessionState:
                 "which does not read it"
             )
         if read_key in self._running:
+            self._again[read_key] = event
             return []
+        self._checkpoints.is_back(read_key)
         known = None if read_key in self._started else self._resume.journal(*read_key)
         entries = () if known is None else known.producers
         if self.recovery and not any(entry.is_unresolved for entry in entries):
@@ -237,19 +281,39 @@ class SessionState:
         self._unlisted.remove(event.binding)
         if self._unlisted:
             return []
+        if self.recovery:
+            for journal in self._resume.journals():
+                read_key = (journal.journal, journal.binding)
+                hinted = any(entry.is_unresolved for entry in journal.producers)
+                if hinted and read_key not in self._started:
+                    raise self._rows_lost(read_key, "the journal is not there any more")
         return [
             effect
             for key in sorted(self._slices)
             for effect in self._tell(key, AllReadsStarted(*key))
         ]
 
-    def _end_read(self, event: ReadEnded) -> None:
+    def _end_read(self, event: ReadEnded) -> list[SessionEffect]:
+        read_key = self._read_key(event)
+        awaited = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
+        if self.recovery and read_key in awaited:
+            raise self._rows_lost(read_key, "the journal is not there any more")
+        del self._running[read_key]
+        again = self._again.pop(read_key, None)
+        return [] if again is None else self._start_read(again)
+
+    def _read_key(self, event: ReadEnded | RowsMissing) -> ReadKey:
         if self._first_read <= event.read < self.next_read:
             reader, read_key = self._reads[event.read - self._first_read]
             if reader == (event.member, event.lane) and self._running.get(read_key) == event.read:
-                del self._running[read_key]
-                return
+                return read_key
         raise RemoteProtocolError(f"{_name(event)} ended read {event.read}, which it does not have")
+
+    def _rows_lost(self, read_key: ReadKey, what: str) -> RowsLostError:
+        known = self._resume.journal(*read_key)
+        return rows_lost(
+            self._plan.feed, read_key[0], what, () if known is None else known.producers
+        )
 
     def _progress(self, event: Progressed, now: float) -> list[SessionEffect]:
         delta = event.delta
