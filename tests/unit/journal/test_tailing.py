@@ -11,6 +11,7 @@ import pytest
 from penstock.journal.errors import UnknownJournalError
 from penstock.journal.file import segment
 from penstock.journal.file.journal import PLACES_MAX
+from penstock.journal.frames import decode_header
 from penstock.journal.store import Probe
 from tests.unit.journal.journal_files import (
     JOURNAL,
@@ -38,10 +39,7 @@ class Work:
 
     def decode_header(self, data: bytes) -> FrameHeader:
         self.frames += 1
-        return _decode_header(data)
-
-
-_decode_header = segment.decode_header
+        return decode_header(data)
 
 
 @pytest.mark.parametrize("segment_bytes_max", [1 << 20, 2_000])

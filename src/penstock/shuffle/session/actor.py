@@ -36,6 +36,7 @@ from penstock.shuffle.session.state import (
     StartRead,
 )
 from penstock.shuffle.session.topology import Topology
+from penstock.shuffle.target import covers, target_of_now
 from penstock.snapshot import SnapshotParticipant, SnapshotStore
 from penstock.transport import Close, Receiver, Sender, VnodeData
 
@@ -222,47 +223,21 @@ class Session:
             self._wants_epoch = True
             self._changed.notify_all()
 
+    def target(self) -> Frontier:
+        """What is in the journals now."""
+        return target_of_now(self._store, self._plan)
+
     def wait_caught_up(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until everything that is in the journals now is in a committed epoch, but for what
-        belongs to open transactions. False after the timeout."""
-        heads = sum(
-            self._store.probe(journal.name).write_head
-            for binding in self._plan.bindings
-            for journal in self._store.journals(binding.collection, binding.selector)
-        )
+        """Waits until everything that is committed in the journals now is in a committed epoch.
+        False after the timeout."""
+        target = self.target()
         with self._changed:
-            found = self._changed.wait_for(
-                lambda: self.failed.is_set() or self._is_caught_up(heads), timeout_seconds
+            self._changed.wait_for(
+                lambda: self.failed.is_set() or covers(self._epochs[-1].frontier, target),
+                timeout_seconds,
             )
             self.check()
-            return found
-
-    @property
-    def is_caught_up(self) -> bool:
-        """The same as far as members have told lately, without asking the journals."""
-        with self._lock:
-            return self._is_caught_up(0)
-
-    def _is_caught_up(self, heads: int) -> bool:
-        """Whether members have read so far, and what they read is durable, told and committed."""
-        settled = self._figures("settled.")
-        return (
-            len(settled) == len(self._members) * len(self._plan.lanes)
-            and all(settled)
-            and sum(self._figures("read_offset.")) >= heads
-            and not self._state.unlisted
-            and not self._state.has_ready
-            and not self._state.waiting
-            and self._epochs[-1].frontier == self._state.frontier
-        )
-
-    def _figures(self, prefix: str) -> list[float]:
-        return [
-            value
-            for figures in self.statuses.values()
-            for name, value in figures.items()
-            if name.startswith(prefix)
-        ]
+            return covers(self._epochs[-1].frontier, target)
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""

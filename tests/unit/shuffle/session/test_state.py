@@ -268,9 +268,9 @@ def test_nobody_waits_for_a_journal_that_was_deleted() -> None:
     read = start(state, 0, US)
     half = Frontier.of([journal(EU, 0, 50, -9), journal(US, 0, hint=50)])
     state.on_event(Progressed(4, 0, half), 1.0)
-    assert state.unread == (), "it may still be found"
+    assert not state.unread, "it may still be found"
     list_all(state)
-    assert state.unread == (), "it is being read"
+    assert not state.unread, "it is being read"
     assert state.gone([(US, 0)], 2.0) == []
     assert state.take() is None
     state.on_event(ReadEnded(read.member, read.lane, read.read), 2.0)
@@ -281,7 +281,7 @@ def test_nobody_waits_for_a_journal_that_was_deleted() -> None:
     taken = state.take()
     assert taken is not None
     assert [one.journal for one in taken.journals()] == [EU]
-    assert state.unread == ()
+    assert not state.unread
     more = Frontier.of([journal(EU, 0, 60, -12), journal(US, 0, hint=60)])
     state.on_event(Progressed(4, 0, more), 4.0)
     assert state.take() is not None, "nor later"

@@ -359,6 +359,7 @@ def test_a_journal_that_vanishes_within_a_span_is_told_with_a_flush_of_its_own()
     (flush,) = of([*state.round(NOW, PLENTY), *state.round(NOW, PLENTY)], SendFlush)
     state.handle(ProgressAsked())
     first, second = state.handle(Flushed(1, flush.cycle, 5))
+    assert isinstance(first, Report)
     assert first.delta.offsets.tolist() == [0]
     assert second == TellEnded(7)
 
