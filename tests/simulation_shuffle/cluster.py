@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from penstock.shuffle.queue.events import QueueState
     from penstock.shuffle.session.lost import RowsLostError
-    from penstock.shuffle.session.state import SessionEvent
+    from penstock.shuffle.session.state import SessionEffect, SessionEvent
     from tests.simulation.world import World
     from tests.simulation_shuffle.setting import Setting
 
@@ -339,7 +339,10 @@ class Cluster:
     # What is said
 
     def _hear(self, event: SessionEvent) -> None:
-        for effect in self.session.on_event(event, self.world.now):
+        self._obey(self.session.on_event(event, self.world.now))
+
+    def _obey(self, effects: list[SessionEffect]) -> None:
+        for effect in effects:
             self.step(type(effect).__name__)
             match effect:
                 case StartRead():
@@ -355,10 +358,13 @@ class Cluster:
                     pass
 
     def _look_for_gone(self) -> None:
+        unread = self.session.unread
         by_name = self.setting.journals.by_name
-        gone = [read for read in self.session.unread if by_name[read[0]].is_gone]
+        there = {journal for journal, _ in unread if not by_name[journal].is_gone}
+        awaited = {one.journal for each in self.session.waiting for one in each.awaited}
+        gone = {journal for journal, _ in unread} & awaited - there
         self.world.counts["hints at what is gone"] += len(gone)
-        self.session.gone(gone, self.world.now)
+        self._obey(self.session.looked_for(unread, there, self.world.now))
         self.process.after(LOOK_SECONDS, self._look_for_gone, "looks")
 
     def _say(self, member: int, lane: int, event: slice_events.SliceEvent) -> None:

@@ -122,6 +122,8 @@ class Session:
         self._changed = threading.Condition(self._lock)
         self._wants_epoch = False
         self._hurries = False
+        self._gone: set[str] = set()
+        """Journals that were said to be deleted."""
         self._look_at = 0.0
         """When journals that are waited for are looked for."""
         self._closing = threading.Event()
@@ -301,7 +303,7 @@ class Session:
             self._look_for_gone()
 
     def _look_for_gone(self) -> None:
-        """If something is waited for of a journal that nobody reads, that may be deleted."""
+        """A journal that nobody reads may be waited for, and deleted; or be there again."""
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + GONE_SECONDS
@@ -314,14 +316,11 @@ class Session:
         collections = {bindings[binding].collection for _, binding in unread}
         there = {one.name for name in collections for one in self._store.journals(name)}
         with self._lock:
-            gone = [read for read in unread if read[0] not in there]
-            effects = self._state.gone(gone, time.monotonic())
-        for journal, binding in gone:
-            _LOG.warning(
-                "journal %s was deleted, and a transaction in another one names it: binding %d "
-                "does not wait for it",
-                *(journal, binding),
-            )
+            effects = self._state.looked_for(unread, there, time.monotonic())
+        gone = {journal for journal, _ in unread} - there
+        if not gone <= self._gone:
+            self._gone |= gone
+            _LOG.warning("deleted, and not waited for: %s", ", ".join(sorted(gone)))
         for effect in effects:
             self._obey(effect)
 

@@ -18,7 +18,7 @@ from penstock.shuffle.session.hint_index import HintIndex
 from penstock.shuffle.session.lost import RowsLostError, rows_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.ledger import ReadKey
@@ -154,8 +154,8 @@ class SessionState:
         self._started: set[ReadKey] = set()
         """What was taken out of the resume frontier."""
         self._running: dict[ReadKey, int] = {}
-        self._again: dict[ReadKey, ListingAdded] = {}
-        """Journals that are there again before the end of the read of what they were."""
+        self._ended: set[ReadKey] = set()
+        """Whose journals were gone. They may be there again before the next listing."""
         self._first_read = first_read
         self._reads: list[tuple[SliceKey, ReadKey]] = []
         """By number, less the first one, who reads what."""
@@ -189,21 +189,31 @@ class SessionState:
 
     @property
     def unread(self) -> tuple[ReadKey, ...]:
-        """What is waited for of journals that nobody reads: not found yet, or gone."""
+        """Journals that nobody reads, and that are waited for or were read before: not found yet,
+        or gone."""
         if self.recovery or self._unlisted:
             return ()
         keys = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
-        return tuple(sorted(keys - self._running.keys()))
+        return tuple(sorted((keys | self._ended) - self._running.keys()))
 
-    def gone(self, reads: Iterable[ReadKey], now: float) -> list[SessionEffect]:
-        """Of what was `unread`, these journals are not there. They were when they were hinted at:
-        an acknowledgement is written when all documents of its transaction are. So they were
-        deleted, and nobody waits for them any more."""
+    def looked_for(
+        self, unread: Iterable[ReadKey], there: Collection[str], now: float
+    ) -> list[SessionEffect]:
+        """Of what was `unread`, these journals are there. All were there when they were hinted at:
+        an acknowledgement is written when all documents of its transaction are. So those that are
+        not were deleted, and nobody waits for them any more."""
         was_ready = self._checkpoints.has_ready
-        for read_key in reads:
-            if read_key not in self._running:
+        effects: list[SessionEffect] = []
+        for read_key in unread:
+            if read_key in self._running:
+                continue
+            if read_key[0] not in there:
                 self._checkpoints.is_gone(read_key, now)
-        return [CheckpointReady()] if self._checkpoints.has_ready and not was_ready else []
+            elif read_key in self._ended:
+                effects += self._start_read(*read_key)
+        if self._checkpoints.has_ready and not was_ready:
+            effects.append(CheckpointReady())
+        return effects
 
     @property
     def unlisted(self) -> tuple[int, ...]:
@@ -225,11 +235,18 @@ class SessionState:
             case SliceOpened():
                 return self._open((member, lane))
             case ListingAdded():
-                return self._start_read(event)
+                self._check_lister(event)
+                if not self._hint_index.reads(event.journal, event.binding):
+                    raise RemoteProtocolError(
+                        f"{_name(event)} found journal {event.journal!r} for binding "
+                        f"{event.binding}, which does not read it"
+                    )
+                return self._start_read(event.journal, event.binding)
             case ListingDone():
                 return self._listed(event)
             case ReadEnded():
-                return self._end_read(event)
+                self._end_read(event)
+                return []
             case RowsMissing():
                 what = f"rows {event.begin} to {event.end - 1} were dropped"
                 if event.begin == event.end:
@@ -244,17 +261,11 @@ class SessionState:
         self._opened.add(key)
         return [*self._unsent.pop(key), AskProgress(*key)]
 
-    def _start_read(self, event: ListingAdded) -> list[SessionEffect]:
-        self._check_lister(event)
-        read_key = (event.journal, event.binding)
-        if not self._hint_index.reads(*read_key):
-            raise RemoteProtocolError(
-                f"{_name(event)} found journal {event.journal!r} for binding {event.binding}, "
-                "which does not read it"
-            )
+    def _start_read(self, journal: str, binding: int) -> list[SessionEffect]:
+        read_key = (journal, binding)
         if read_key in self._running:
-            self._again[read_key] = event
             return []
+        self._ended.discard(read_key)
         self._checkpoints.is_back(read_key)
         known = None if read_key in self._started else self._resume.journal(*read_key)
         entries = () if known is None else known.producers
@@ -265,12 +276,11 @@ class SessionState:
                 f"{READS_MAX} reads were numbered, as many as there are: begin with empty queues"
             )
         self._started.add(read_key)
-        slice_key = (self._topology.reader(event.binding, event.journal), event.lane)
+        lane = self._plan.bindings[binding].lane
+        slice_key = (self._topology.reader(binding, journal), lane)
         self._running[read_key] = read = self.next_read
         self._reads.append((slice_key, read_key))
-        return self._tell(
-            slice_key, StartRead(*slice_key, read, event.binding, event.journal, entries)
-        )
+        return self._tell(slice_key, StartRead(*slice_key, read, binding, journal, entries))
 
     def _listed(self, event: ListingDone) -> list[SessionEffect]:
         self._check_lister(event)
@@ -293,14 +303,13 @@ class SessionState:
             for effect in self._tell(key, AllReadsStarted(*key))
         ]
 
-    def _end_read(self, event: ReadEnded) -> list[SessionEffect]:
+    def _end_read(self, event: ReadEnded) -> None:
         read_key = self._read_key(event)
         awaited = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
         if self.recovery and read_key in awaited:
             raise self._rows_lost(read_key, "the journal is not there any more")
         del self._running[read_key]
-        again = self._again.pop(read_key, None)
-        return [] if again is None else self._start_read(again)
+        self._ended.add(read_key)
 
     def _read_key(self, event: ReadEnded | RowsMissing) -> ReadKey:
         if self._first_read <= event.read < self.next_read:

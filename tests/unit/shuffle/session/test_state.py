@@ -91,13 +91,16 @@ def test_a_read_goes_on_where_the_frontier_ends_and_only_once() -> None:
     assert state.frontier == resume
 
 
-def test_a_journal_that_is_there_again_before_its_read_has_ended_is_read_after_that() -> None:
+def test_a_journal_that_is_there_again_before_anybody_listed_it_is_read_anew() -> None:
     state = opened()
     read = start(state, 0, EU)
+    list_all(state)
     assert listed(state, 0, EU) == []  # it is being read
-    ended = ReadEnded(read.member, read.lane, read.read)
-    assert state.on_event(ended, 0.0) == [replace(read, read=1)]
-    assert state.on_event(replace(ended, read=1), 0.0) == [], "once"
+    assert not state.unread
+    state.on_event(ReadEnded(read.member, read.lane, read.read), 0.0)
+    assert state.unread == ((EU, 0),)
+    assert state.looked_for(state.unread, {EU}, 1.0) == [replace(read, read=1)]
+    assert not state.unread
 
 
 def test_numbers_of_reads_go_on_from_session_to_session() -> None:
@@ -271,17 +274,16 @@ def test_nobody_waits_for_a_journal_that_was_deleted() -> None:
     assert not state.unread, "it may still be found"
     list_all(state)
     assert not state.unread, "it is being read"
-    assert state.gone([(US, 0)], 2.0) == []
+    assert state.looked_for([(US, 0)], (), 2.0) == []
     assert state.take() is None
     state.on_event(ReadEnded(read.member, read.lane, read.read), 2.0)
     assert state.unread == ((US, 0),)
-    assert state.gone([], 3.0) == []
+    assert state.looked_for([], (), 3.0) == []
     assert state.take() is None
-    assert state.gone([(US, 0)], 3.0) == [CheckpointReady()]
+    assert state.looked_for([(US, 0)], (), 3.0) == [CheckpointReady()]
     taken = state.take()
     assert taken is not None
     assert [one.journal for one in taken.journals()] == [EU]
-    assert not state.unread
     more = Frontier.of([journal(EU, 0, 60, -12), journal(US, 0, hint=60)])
     state.on_event(Progressed(4, 0, more), 4.0)
     assert state.take() is not None, "nor later"
