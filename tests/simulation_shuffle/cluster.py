@@ -22,6 +22,7 @@ from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
     CheckpointReady,
+    Progressed,
     SessionState,
     StartRead,
 )
@@ -339,6 +340,8 @@ class Cluster:
     # What is said
 
     def _hear(self, event: SessionEvent) -> None:
+        if isinstance(event, Progressed):
+            self.oracle.raise_gap_floors(event.delta.gap_floor)
         self._obey(self.session.on_event(event, self.world.now))
 
     def _obey(self, effects: list[SessionEffect]) -> None:

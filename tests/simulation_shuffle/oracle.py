@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,11 @@ Source: TypeAlias = tuple[str, int, int]
 Commits: TypeAlias = dict[Source, int]
 
 
+_COMMITS_MAX: Final = 64
+_COMMITS: Final[dict[int, tuple[Frontier, Commits]]] = {}
+"""Of the frontiers that were looked at last, which are held so that their ids are theirs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     journal: str
@@ -44,6 +49,16 @@ class Document:
 
 
 def commits_of(frontier: Frontier) -> Commits:
+    """Not to be changed: it is given again for the same frontier."""
+    known = _COMMITS.get(id(frontier))
+    if known is None:
+        if len(_COMMITS) == _COMMITS_MAX:
+            _COMMITS.clear()
+        known = _COMMITS[id(frontier)] = (frontier, _commits_of(frontier))
+    return known[1]
+
+
+def _commits_of(frontier: Frontier) -> Commits:
     names = frontier.journal_names.take(frontier.journal_indices()).to_pylist()
     columns = (
         frontier.entry_bindings().tolist(),
@@ -88,6 +103,7 @@ class Oracle:
         self._plan = plan
         self._journals = journals
         self._lost: dict[tuple[str, int], set[int]] = {}
+        self._gap_floors: dict[int, int] = {}
         self._committed: dict[str, tuple[int, list[tuple[int, int, int]]]] = {}
         self.reassign(assignment)
 
@@ -138,7 +154,12 @@ class Oracle:
                             row.value,
                         )
 
-    def check_frontier(self, before: Commits, after: Commits, gap_floor: Mapping[int, int]) -> None:
+    def raise_gap_floors(self, floors: Mapping[int, int]) -> None:
+        """The Session is told of these: below them, nobody waits for a commit of the binding."""
+        for binding, clock in floors.items():
+            self._gap_floors[binding] = max(clock, self._gap_floors.get(binding, 0))
+
+    def check_frontier(self, before: Commits, after: Commits) -> None:
         """Nothing goes back, and transactions are in it whole or not at all."""
         for source, clock in before.items():
             if clock > max(after.get(source, 0), CLOCK_FLOOR):
@@ -151,7 +172,7 @@ class Oracle:
                     for binding in self._plan.bindings
                     if binding.cohort == cohort
                     and binding.collection == self._journals.by_name[name].collection
-                    and transaction.clock >= gap_floor.get(binding.place, 0)
+                    and transaction.clock >= self._gap_floors.get(binding.place, 0)
                     and not self._is_lost(transaction, name, binding.place)
                 ]
                 has, had = (

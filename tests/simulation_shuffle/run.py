@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
@@ -16,10 +14,12 @@ from tests.simulation_shuffle.cluster import Cluster, Crash, Parts
 from tests.simulation_shuffle.oracle import commits_of
 from tests.simulation_shuffle.setting import Setting, choose_setting, small
 from tests.simulation_shuffle.writers import Writer
+from tests.unit.journal.journal_files import fast_folder
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.simulation.choices import Script
 
@@ -28,6 +28,8 @@ WRITING_SECONDS: Final = 2.5
 """Times the length of the run. In long ones there are crashes after much was consumed."""
 _COLUMNS: Final = Menu((3, None), (1, 0.7), (1, 1.6))
 STEP_SECONDS: Final = 0.1
+LOOKS: Final = 10
+"""So often what is to be delivered is counted, while nothing is delivered."""
 QUIET_SECONDS_MAX: Final = 60.0
 """In which everything that was committed is delivered, once nothing befalls anybody."""
 
@@ -54,7 +56,7 @@ def run(
     violation = None
     try:
         setting = choose_setting(choices)
-        with small(setting), _patched(parts), _folder(setting) as folder:
+        with small(setting), patched(parts), _folder(setting) as folder:
             _live(world, setting, parts, folder)
     except Violation as found:
         violation = str(found)
@@ -108,7 +110,13 @@ def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None
     """Until all that was committed is delivered."""
     world = cluster.world
     until = world.now + seconds_max
+    seen, looks = -1, 0
     while True:
+        looks += 1
+        if cluster.consumer.documents == seen and looks % LOOKS:
+            advance(cluster, world.now + STEP_SECONDS)
+            continue
+        seen = cluster.consumer.documents
         newest = commits_of(cluster.committed[-1].record.frontier) if cluster.committed else {}
         expected = cluster.oracle.count(newest)
         if expected == cluster.consumer.documents:
@@ -121,7 +129,7 @@ def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None
 
 
 @contextlib.contextmanager
-def _patched(parts: Parts) -> Iterator[None]:
+def patched(parts: Parts) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in parts.patches.items():
             stack.enter_context(patch(name, value))
@@ -133,5 +141,5 @@ def _folder(setting: Setting) -> Iterator[Path | None]:
     if not setting.is_real:
         yield None
         return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
+    with fast_folder() as folder:
+        yield folder

@@ -177,17 +177,20 @@ class PlayedSlice:
                     self._send_all(effect.barrier)
                 case Report():
                     self._tell(Progressed(self.member, self.lane, effect.delta))
-                case TellMissing():
-                    self._tell(
-                        RowsMissing(self.member, self.lane, effect.read, effect.begin, effect.end)
-                    )
-                case TellEnded():
-                    self._tell(ReadEnded(self.member, self.lane, effect.read))
+                case TellMissing() | TellEnded():
+                    self._tell_of_read(effect)
                 case Sleep():
                     seconds = (effect.until - clock_at(self._process.world.now)) / 160e6
                     self._process.after(max(0.001, seconds + 1e-6), self.wake, "wakes")
                 case _:
                     assert_never(effect)
+
+    def _tell_of_read(self, effect: TellMissing | TellEnded) -> None:
+        key = (self.member, self.lane, effect.read)
+        if isinstance(effect, TellEnded):
+            self._tell(ReadEnded(*key))
+        else:
+            self._tell(RowsMissing(*key, effect.begin, effect.end))
 
     def _send_all(self, frame: Frame) -> None:
         for stream in self.streams.values():

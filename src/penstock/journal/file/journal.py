@@ -127,7 +127,7 @@ class JournalFile:
         """Whether somebody has deleted the journal, or made another one in its place. What is open
         of it here does not tell."""
         try:
-            there = os.stat(self._folder / "head")
+            there = (self._folder / "head").stat()
         except FileNotFoundError:
             return not is_journal(self._folder)
         return there.st_ino != os.fstat(self._head_descriptor).st_ino

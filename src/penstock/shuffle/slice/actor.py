@@ -213,16 +213,19 @@ class SliceActor:
                     self._send_all(effect.barrier)
                 case Report():
                     self._tell(Progressed(self._member, self.lane, effect.delta))
-                case TellMissing():
-                    self._tell(
-                        RowsMissing(self._member, self.lane, effect.read, effect.begin, effect.end)
-                    )
-                case TellEnded():
-                    self._tell(ReadEnded(self._member, self.lane, effect.read))
+                case TellMissing() | TellEnded():
+                    self._tell_of_read(effect)
                 case Sleep():
                     self._sleep_until = effect.until
                 case _:
                     assert_never(effect)
+
+    def _tell_of_read(self, effect: TellMissing | TellEnded) -> None:
+        key = (self._member, self.lane, effect.read)
+        if isinstance(effect, TellEnded):
+            self._tell(ReadEnded(*key))
+        else:
+            self._tell(RowsMissing(*key, effect.begin, effect.end))
 
     # Sending
 

@@ -137,14 +137,8 @@ class SliceState:
             case AllReadsStarted():
                 self._all_started = True
                 return []
-            case Probed(read=number):
-                read = self._read(number)
-                self._probing -= read.probing
-                self._fetching_bytes -= read.fetching_bytes
-                read.probed(event.first_kept, event.write_head, event.states)
-                if read.awaited and event.first_kept > read.needed_from:
-                    return [TellMissing(number, read.needed_from, event.first_kept)]
-                return self._moved(read)
+            case Probed():
+                return self._probed(event)
             case Fetched(read=number):
                 read = self._read(number)
                 self._fetching_bytes -= read.fetching_bytes
@@ -161,14 +155,8 @@ class SliceState:
                 read.vanish()
                 self._ending[read.place] = None
                 return [*self._moved(read), *self._end_reads()]
-            case ReplayFetched(read=number):
-                replay = self._replay
-                if replay is None or replay.read.number != number:
-                    raise LocalProtocolError(f"read {number} is not being replayed")
-                if replay.producer in replay.read.hinted and event.kept_from > replay.reached:
-                    return [TellMissing(number, replay.reached, event.kept_from)]
-                replay.fetched(event.batches, event.reached)
-                return self._go_on_replaying()
+            case ReplayFetched():
+                return self._replay_fetched(event)
             case Flushed():
                 self._flushes.flushed(event.member, event.cycle, event.lsn)
                 return [*self._flush(), *self._report()]
@@ -179,6 +167,24 @@ class SliceState:
                 return [SendBarrier(barrier)]
             case _:
                 assert_never(event)
+
+    def _probed(self, event: Probed) -> list[SliceEffect]:
+        read = self._read(event.read)
+        self._probing -= read.probing
+        self._fetching_bytes -= read.fetching_bytes
+        read.probed(event.first_kept, event.write_head, event.states)
+        if read.awaited and event.first_kept > read.needed_from:
+            return [TellMissing(read.number, read.needed_from, event.first_kept)]
+        return self._moved(read)
+
+    def _replay_fetched(self, event: ReplayFetched) -> list[SliceEffect]:
+        replay = self._replay
+        if replay is None or replay.read.number != event.read:
+            raise LocalProtocolError(f"read {event.read} is not being replayed")
+        if replay.producer in replay.read.hinted and event.kept_from > replay.reached:
+            return [TellMissing(event.read, replay.reached, event.kept_from)]
+        replay.fetched(event.batches, event.reached)
+        return self._go_on_replaying()
 
     def _read(self, number: int) -> Read:
         try:
@@ -477,15 +483,16 @@ class SliceState:
     def _end_reads(self) -> list[SliceEffect]:
         """Of journals that are gone. Who is told that one ended has heard all there was of it."""
         effects: list[SliceEffect] = []
-        for place, cycle in list(self._ending.items()):
+        for place in list(self._ending):
             read = self._reads[place]
             if read.buffer or (self._replay is not None and self._replay.read is read):
                 continue
-            if cycle is None and place in self._news:
+            if place in self._news:
                 self._flushes.is_due = True
-            elif cycle is None:
-                self._ending[place] = cycle = self._flushes.cycle
-            if cycle is not None and cycle <= self._flushes.told_cycle:
+                continue
+            if self._ending[place] is None:
+                self._ending[place] = self._flushes.cycle
+            if (self._ending[place] or 0) <= self._flushes.told_cycle:
                 del self._ending[place]
                 effects.append(TellEnded(read.number))
         return effects
