@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 CRASHES_MAX: Final = 3
 LOOK_SECONDS: Final = 0.3
 """Between two looks for journals that are waited for and not read."""
-_CRASHES: Final = Menu((8, None), *((1, 0.3 * number) for number in range(1, 9)))
+_CRASHES: Final = Menu((8, None), *((1, 0.26 * number) for number in range(1, 9)))
 _FUSES: Final = evenly(1, 2, 3, 5, 8, 13, 21, 34)
 _CHANGED: Final = seldom(150)
 _SIZES: Final = evenly(1, 2, 3, 4)

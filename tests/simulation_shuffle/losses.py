@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from penstock.shuffle.session.lost import RowsLostError
     from tests.simulation_shuffle.cluster import Cluster
 
-RETENTION_SECONDS: Final = 0.5
-_RETENTION: Final = Menu((3, "none"), (3, "consumed"), (1, "any"))
+RETENTION_SECONDS: Final = 0.4
+_RETENTION: Final = Menu((2, "none"), (4, "consumed"), (1, "any"))
 _DROPPED: Final = Menu((8, 0.0), (2, 0.5), (1, 1.0))
 """How much of what a journal has is dropped, whoever needs it."""
 _SUSPENDED: Final = Menu((20, False), (1, True))
 _DELETES: Final = Menu((3, False), (1, True))
-_DELETED: Final = Menu((5, None), (1, 0.6), (1, 1.2), (1, 2.0))
+_DELETED: Final = Menu((5, None), (1, 0.5), (1, 1.0), (1, 1.6))
 
 
 class Losses:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from tests.simulation.choices import Script
 
-_LENGTHS: Final = Menu((7, 1), (1, 3))
-WRITING_SECONDS: Final = 2.5
+_LENGTHS: Final = Menu((10, 1), (1, 3))
+WRITING_SECONDS: Final = 2.1
 """Times the length of the run. In long ones there are crashes after much was consumed."""
 _COLUMNS: Final = Menu((3, None), (1, 0.7), (1, 1.6))
 STEP_SECONDS: Final = 0.1
