@@ -10,6 +10,9 @@ from penstock.sequence import Outcome, sequence_batch
 from penstock.shuffle.queue.events import Answer
 from penstock.shuffle.queue.machine import QueueMachine
 from penstock.shuffle.session.hint_index import HintIndex
+from penstock.shuffle.session.state import SessionState
+from penstock.shuffle.slice.events import Probed
+from penstock.shuffle.slice.state import SliceState
 from tests.simulation_shuffle.cluster import Parts
 
 if TYPE_CHECKING:
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 
     from penstock.checkpoint import AlignmentEffect, AlignmentEvent
     from penstock.sequence import Sequenced
+    from penstock.shuffle.session.state import SessionEffect
+    from penstock.shuffle.slice.events import SliceEffect, SliceEvent
+    from penstock.shuffle.slice.reads import Forgotten, Read
 
 
 def _takes_repeated_documents(*columns: Any) -> Sequenced:
@@ -67,7 +73,44 @@ class DropsHeldBarriers(Alignment[Any]):
         return super().handle(event, now_seconds)
 
 
+def _forgets_nothing(_: Read) -> list[Forgotten]:
+    """A span that was open before rows that are missing goes on behind them."""
+    return []
+
+
+class TakesNothingOver(SliceState):
+    """Where producers stand behind missing rows is not asked for."""
+
+    def handle(self, event: SliceEvent) -> list[SliceEffect]:
+        if isinstance(event, Probed):
+            event = replace(event, states={})
+        return super().handle(event)
+
+
+class WaitsForWhatIsGone(SessionState):
+    def looked_for(self, *_: object) -> list[SessionEffect]:
+        return []
+
+
+class RecoversWhatIsGone(SliceState):
+    """A gap is like any other, also in what was promised."""
+
+    def handle(self, event: SliceEvent) -> list[SliceEffect]:
+        if isinstance(event, Probed):
+            awaited, self._read(event.read).awaited = self._read(event.read).awaited, {}
+            effects = super().handle(event)
+            self._read(event.read).awaited = awaited
+            return effects
+        return super().handle(event)
+
+
 BROKEN: Final = {
+    "forgets no spans": Parts(
+        patches={"penstock.shuffle.slice.reads.Read.forgotten": _forgets_nothing}
+    ),
+    "takes nothing over": Parts(slice_state=TakesNothingOver),
+    "waits for what is gone": Parts(session_state=WaitsForWhatIsGone),
+    "recovers what is gone": Parts(slice_state=RecoversWhatIsGone),
     "takes repeated documents": Parts(
         patches={"penstock.shuffle.slice.rounds.sequence_batch": _takes_repeated_documents}
     ),

@@ -22,6 +22,7 @@ from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
     CheckpointReady,
+    Progressed,
     SessionState,
     StartRead,
 )
@@ -35,6 +36,7 @@ from tests.simulation_shuffle.consumer import Consumer
 from tests.simulation_shuffle.disk import Disk
 from tests.simulation_shuffle.handover import hand_over, inherited
 from tests.simulation_shuffle.leader import Committed, Leader
+from tests.simulation_shuffle.losses import Losses
 from tests.simulation_shuffle.network import Line, Stream
 from tests.simulation_shuffle.oracle import Oracle
 from tests.simulation_shuffle.queues import PlayedQueue
@@ -43,14 +45,16 @@ from tests.simulation_shuffle.slices import PlayedSlice
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.frontier import JournalFrontier
     from penstock.shuffle.queue.events import QueueState
-    from penstock.shuffle.session.state import SessionEvent
+    from penstock.shuffle.session.lost import RowsLostError
+    from penstock.shuffle.session.state import SessionEffect, SessionEvent
     from tests.simulation.world import World
     from tests.simulation_shuffle.setting import Setting
 
 CRASHES_MAX: Final = 3
-_CRASHES: Final = Menu((8, None), *((1, 0.3 * number) for number in range(1, 9)))
+LOOK_SECONDS: Final = 0.3
+"""Between two looks for journals that are waited for and not read."""
+_CRASHES: Final = Menu((8, None), *((1, 0.26 * number) for number in range(1, 9)))
 _FUSES: Final = evenly(1, 2, 3, 5, 8, 13, 21, 34)
 _CHANGED: Final = seldom(150)
 _SIZES: Final = evenly(1, 2, 3, 4)
@@ -95,6 +99,7 @@ class Cluster:
         self.disks_were_lost = False
         self.consumer = Consumer(self)
         self.parts = parts
+        self.losses = Losses(self)
         self._fuse: int | None = None
         self._lives = 0
         self.start()
@@ -170,22 +175,20 @@ class Cluster:
         self.world.choices.quiet = True
         self.world.tell("world", "nothing befalls anybody any more")
 
-    def drop_consumed(self) -> None:
-        """Retention: of the journals, what nobody has to read again is dropped."""
-        if not self.committed:
-            return
-        consumed = self.committed[-1].record.consumed.frontier
-        for journal in self.setting.journals.by_name.values():
-            ends = [
-                _read_again_from(consumed.journal(journal.name, binding.place))
-                for binding in self.setting.plan.bindings
-                if binding.collection == journal.collection
-            ]
-            kept_from = max(journal.first_kept, min(ends, default=0))
-            self.world.counts["rows dropped"] += kept_from - journal.first_kept
-            journal.first_kept = kept_from
-
     # Lives
+
+    def begin_anew(self, error: RowsLostError) -> None:
+        """What a person does who is told that a recovery is not possible."""
+        self.losses.check_lost(error)
+        self.world.counts["recoveries that are not possible"] += 1
+        self.world.tell("world", f"everything begins anew: {error}")
+        self.process.kill()
+        for disk in self.disks.values():
+            disk.close()
+            disk.lose()
+        self.committed.clear()
+        self.consumer = Consumer(self)
+        self.start()
 
     def start(self) -> None:
         newest = self.committed[-1] if self.committed else None
@@ -249,6 +252,7 @@ class Cluster:
             member: Line(self.process, f"session to {member}") for member in setting.members
         }
         self._build(restored, states, recovering=resume.recovering)
+        self.process.after(LOOK_SECONDS, self._look_for_gone, "looks")
         self.consumer.start()
         self.leader.start()
 
@@ -312,6 +316,7 @@ class Cluster:
             step=self.step,
             tell=lambda event: line.send(lambda: self._hear(event)),
             captured=self.leader.slice_captured,
+            lost=self.oracle.lost,
         )
 
     def _queue(
@@ -359,7 +364,12 @@ class Cluster:
     # What is said
 
     def _hear(self, event: SessionEvent) -> None:
-        for effect in self.session.on_event(event, self.world.now):
+        if isinstance(event, Progressed):
+            self.oracle.raise_gap_floors(event.delta.gap_floor)
+        self._obey(self.session.on_event(event, self.world.now))
+
+    def _obey(self, effects: list[SessionEffect]) -> None:
+        for effect in effects:
             self.step(type(effect).__name__)
             match effect:
                 case StartRead():
@@ -373,6 +383,16 @@ class Cluster:
                     self._say(effect.member, effect.lane, slice_events.ProgressAsked())
                 case CheckpointReady():
                     pass
+
+    def _look_for_gone(self) -> None:
+        unread = self.session.unread
+        by_name = self.setting.journals.by_name
+        there = {journal for journal, _ in unread if not by_name[journal].is_gone}
+        awaited = {one.journal for each in self.session.waiting for one in each.awaited}
+        gone = {journal for journal, _ in unread} & awaited - there
+        self.world.counts["hints at what is gone"] += len(gone)
+        self._obey(self.session.looked_for(unread, there, self.world.now))
+        self.process.after(LOOK_SECONDS, self._look_for_gone, "looks")
 
     def _say(self, member: int, lane: int, event: slice_events.SliceEvent) -> None:
         each = self.slices[member, lane]
@@ -394,14 +414,6 @@ class Cluster:
             self._lines[member].send(
                 lambda queue=queue, lsn=lsn: queue.consumed(epoch.frontier, lsn)  # type: ignore[misc]
             )
-
-
-def _read_again_from(known: JournalFrontier | None) -> int:
-    """Where a read begins that goes on from here, or the first span that is open there."""
-    if known is None or not known.producers:
-        return 0
-    spans = [entry.offset for entry in known.producers if entry.offset >= 0]
-    return min([max(abs(entry.offset) for entry in known.producers), *spans])
 
 
 def _saved_queue(state: QueueState) -> QueueState:

@@ -12,6 +12,7 @@ from penstock.errors import LocalProtocolError
 from penstock.ids import Kind, clock_from_unix
 from penstock.journal.collection import Collection
 from penstock.journal.store import JournalBatch
+from penstock.sequence import UNSEEN, Outcome, ProducerState, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,6 +27,11 @@ _ADDED: Final = pa.field("twice", pa.int64(), nullable=True)
 """A column that a collection gets later: twice the value, in rows that are written from then on."""
 WIDE_SCHEMA: Final = pa.schema([*_FIELDS, _ADDED])
 KEYS: Final = 12
+DUPLICATES: Final = (
+    Outcome.OUTSIDE_DUPLICATE,
+    Outcome.CONTINUE_DUPLICATE,
+    Outcome.ACK_DUPLICATE,
+)
 _BEGINNING: Final = clock_from_unix(1_000_000_000)
 
 
@@ -58,6 +64,35 @@ class Journal:
     """Rows below it can be read; the others are still on their way there."""
     first_kept: int = 0
     """Those before it are dropped."""
+    is_gone: bool = False
+    """Somebody has deleted it."""
+
+    def drop(self, first_kept: int) -> int:
+        """Gives how many rows that is."""
+        dropped = max(0, first_kept - self.first_kept)
+        self.first_kept += dropped
+        return dropped
+
+    def suspend(self) -> int:
+        """Keeps none, and shows that it does."""
+        self.head = len(self.rows)
+        return self.drop(self.head)
+
+    def states(self, offset: int) -> dict[int, ProducerState]:
+        """Where producers stand there, as a segment's header has it."""
+        states: dict[int, ProducerState] = {}
+        for at, row in enumerate(self.rows[:offset]):
+            before = states.get(row.producer, UNSEEN)
+            outcome, last_commit, max_continue = sequence(
+                row.kind, row.clock, before.last_commit, before.max_continue
+            )
+            place = before.offset
+            if outcome is Outcome.CONTINUE_BEGIN:
+                place = at
+            elif not max_continue and outcome not in DUPLICATES:
+                place = -(at + 1)
+            states[row.producer] = ProducerState(last_commit, max_continue, place)
+        return states
 
     def batch(self, begin: int, end: int, schema: pa.Schema = SCHEMA) -> JournalBatch:
         if begin < self.first_kept:
@@ -118,6 +153,8 @@ class Journals:
         journal = self.by_name.get(name)
         if journal is None:
             journal = self.by_name[name] = Journal(name, name.partition("/")[0])
+        if journal.is_gone:
+            return journal  # and stays so
         if journal.collection in self._wide:
             rows = [
                 row if row.kind is Kind.ACK else replace(row, twice=2 * row.value) for row in rows
@@ -129,5 +166,5 @@ class Journals:
         return sorted(
             journal.name
             for journal in self.by_name.values()
-            if journal.collection == collection and journal.head
+            if journal.collection == collection and journal.head and not journal.is_gone
         )

@@ -9,6 +9,7 @@ from penstock.checkpoint import Barrier
 from penstock.shuffle.resume import Epoch, Resume, SessionRecord
 from tests.simulation.choices import Menu, evenly
 from tests.simulation.world import Violation
+from tests.simulation_shuffle.journals import clock_at
 from tests.simulation_shuffle.oracle import commits_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS: Final = 20.0
 """In which an epoch is captured if nobody gives it up: far longer than anything takes here."""
+PUT_OFF_MAX: Final = 5
+"""Epochs in a row, in the end of a run."""
 _PAUSES: Final = evenly(0.3, 0.05, 0.8)
 _DELAYS: Final = Menu((6, 0.005), (2, 0.1), (1, 0.4))
 _GIVEN_UP: Final = Menu((80, None), (12, 0.02), (4, 0.1), (4, 0.5))
@@ -62,6 +65,7 @@ class Leader:
         self._recovered_from = resume.record.consumed.frontier
         self._is_wanted = not is_there and resume.newest.number > 0
         self._under_way: _UnderWay | None = None
+        self._put_off = 0
 
     def start(self) -> None:
         pause = self._world.choices.choose("epoch pauses", _PAUSES)
@@ -77,10 +81,19 @@ class Leader:
     def _lead(self) -> None:
         current = self._under_way
         if current is None:
-            self._begin()
+            if not self._puts_off():
+                self._begin()
         elif self._world.now > current.begun + PATIENCE_SECONDS:
             raise Violation(f"epoch {current.number} is not captured, and nobody gave it up")
         self.start()
+
+    def _puts_off(self) -> bool:
+        """When nothing befalls anybody any more, there is an epoch when all is read, or for room:
+        what it costs to play them counts."""
+        clock = clock_at(self._world.now)
+        reading = any(each.state.is_due(clock) for each in self._cluster.slices.values())
+        self._put_off = self._put_off + 1 if reading and not self._is_wanted else 0
+        return self._world.choices.quiet and 0 < self._put_off <= PUT_OFF_MAX
 
     def _begin(self) -> None:
         session = self._cluster.session

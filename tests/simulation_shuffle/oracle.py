@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.frontier import Frontier
     from penstock.routing import Assignment
     from penstock.shuffle.plan import Plan
-    from tests.simulation_shuffle.journals import Journal, Journals
+    from tests.simulation_shuffle.journals import Journal, Journals, Transaction
 
 Source: TypeAlias = tuple[str, int, int]
 """Journal, binding, producer."""
@@ -29,6 +29,9 @@ Commits: TypeAlias = dict[Source, int]
 
 
 VNODES_OF_KEYS: Final[list[int]] = vnodes_of([pa.array(np.arange(KEYS), pa.int64())]).tolist()
+_COMMITS_MAX: Final = 64
+_COMMITS: Final[dict[int, tuple[Frontier, Commits]]] = {}
+"""Of the frontiers that were looked at last, which are held so that their ids are theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,16 @@ class Document:
 
 
 def commits_of(frontier: Frontier) -> Commits:
+    """Not to be changed: it is given again for the same frontier."""
+    known = _COMMITS.get(id(frontier))
+    if known is None:
+        if len(_COMMITS) == _COMMITS_MAX:
+            _COMMITS.clear()
+        known = _COMMITS[id(frontier)] = (frontier, _commits_of(frontier))
+    return known[1]
+
+
+def _commits_of(frontier: Frontier) -> Commits:
     names = frontier.journal_names.take(frontier.journal_indices()).to_pylist()
     columns = (
         frontier.entry_bindings().tolist(),
@@ -59,46 +72,76 @@ def commits_of(frontier: Frontier) -> Commits:
     }
 
 
-def committed(journal: Journal) -> list[tuple[int, int]]:
-    """Offset and producer of every document that was committed once, in order."""
+def committed(journal: Journal) -> list[tuple[int, int, int]]:
+    """Offset and producer of every document that was committed once, and where that is said."""
     states: dict[int, tuple[int, int]] = {}
     spans: dict[int, list[int]] = {}
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int, int]] = []
     for offset, row in enumerate(journal.rows):
         producer = row.producer
         outcome, *state = sequence(row.kind, row.clock, *states.get(producer, (CLOCK_FLOOR, 0)))
         states[producer] = (state[0], state[1])
         match outcome:
             case Outcome.OUTSIDE_COMMIT:
-                found.append((offset, producer))
+                found.append((offset, producer, offset))
             case Outcome.CONTINUE_BEGIN:
                 spans[producer] = [offset]
             case Outcome.CONTINUE_EXTEND:
                 spans[producer].append(offset)
             case Outcome.ACK_COMMIT:
-                found += [(span, producer) for span in spans.pop(producer)]
+                found += [(span, producer, offset) for span in spans.pop(producer)]
             case _:
                 pass
     return found
 
 
 class Oracle:
+    """Of a read whose journal has lost rows before it came to them, it knows which: a document is
+    to be delivered unless itself, or what commits it, is among those. Of a journal that is deleted,
+    what the frontier says to be committed was read."""
+
     def __init__(self, plan: Plan, journals: Journals, assignment: Assignment) -> None:
         self._plan = plan
         self._journals = journals
+        self._lost: dict[tuple[str, int], set[int]] = {}
+        self._gap_floors: dict[int, int] = {}
+        self._committed: dict[str, tuple[int, list[tuple[int, int, int]]]] = {}
         self.reassign(assignment)
 
     def reassign(self, assignment: Assignment) -> None:
         self._owners = [assignment.owner_of(vnode) for vnode in VNODES_OF_KEYS]
 
+    def lost(self, journal: str, binding: int, offsets: Iterable[int]) -> None:
+        """These rows are gone, and a read that needs them is told so."""
+        self._lost.setdefault((journal, binding), set()).update(offsets)
+
+    def _commits_in(self, journal: Journal) -> list[tuple[int, int, int]]:
+        rows, found = self._committed.get(journal.name, (0, []))
+        if rows != len(journal.rows):
+            found = committed(journal)
+            self._committed[journal.name] = (len(journal.rows), found)
+        return found
+
+    def count(self, newest: Commits) -> int:
+        """How many documents are to be delivered in the end."""
+        by_name = self._journals.by_name
+        return sum(
+            not by_name[document.journal].is_gone
+            or document.clock <= newest.get(document.source, 0)
+            for document in self.all_documents()
+        )
+
     def all_documents(self) -> Iterable[Document]:
-        """Of all reads, those that were ever committed."""
+        """Of all reads, those that were ever committed, but for those that are lost."""
         for journal in self._journals.by_name.values():
-            rows = committed(journal)
+            rows = self._commits_in(journal)
             for binding in self._plan.bindings:
                 if binding.collection != journal.collection:
                     continue
-                for offset, producer in rows:
+                lost = self._lost.get((journal.name, binding.place), ())
+                for offset, producer, closed in rows:
+                    if offset in lost or closed in lost:
+                        continue
                     row = journal.rows[offset]
                     if binding.not_before <= row.clock < binding.not_after:
                         yield Document(
@@ -111,6 +154,11 @@ class Oracle:
                             row.value,
                         )
 
+    def raise_gap_floors(self, floors: Mapping[int, int]) -> None:
+        """The Session is told of these: below them, nobody waits for a commit of the binding."""
+        for binding, clock in floors.items():
+            self._gap_floors[binding] = max(clock, self._gap_floors.get(binding, 0))
+
     def check_frontier(self, before: Commits, after: Commits) -> None:
         """Nothing goes back, and transactions are in it whole or not at all."""
         for source, clock in before.items():
@@ -118,16 +166,33 @@ class Oracle:
                 raise Violation(f"the frontier went back at {source}: from {clock}")
         for transaction in self._journals.transactions:
             for cohort in set(self._plan.cohorts):
-                has = {
-                    (name, binding.place): transaction.clock
-                    <= after.get((name, binding.place, transaction.producer), 0)
+                reads = [
+                    (name, binding.place)
                     for name in transaction.journals
                     for binding in self._plan.bindings
                     if binding.cohort == cohort
                     and binding.collection == self._journals.by_name[name].collection
-                }
-                if len(set(has.values())) > 1:
+                    and transaction.clock >= self._gap_floors.get(binding.place, 0)
+                    and not self._is_lost(transaction, name, binding.place)
+                ]
+                has, had = (
+                    {read: transaction.clock <= commits.get((*read, transaction.producer), 0)
+                     for read in reads}
+                    for commits in (after, before)
+                )  # fmt: skip
+                # A journal that is deleted has the commit with the others, or never.
+                is_late = any(had.values()) and any(has[read] > had[read] for read in reads)
+                kept = {has[read] for read in reads if not self._journals.by_name[read[0]].is_gone}
+                if len(kept) > 1 or is_late:
                     raise Violation(f"a transaction is torn: {transaction} is in {has}")
+
+    def _is_lost(self, transaction: Transaction, name: str, binding: int) -> bool:
+        """Whether the read lost the row that says that the transaction is committed."""
+        rows = self._journals.by_name[name].rows
+        return any(
+            rows[at].clock == transaction.clock and rows[at].producer == transaction.producer
+            for at in self._lost.get((name, binding), ())
+        )
 
     def check_recovered(
         self, consumed: Commits, newest: Commits, reads: Mapping[tuple[str, int], int]

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
+from penstock.shuffle.session.lost import RowsLostError
 from tests.simulation.choices import Choices, Menu
 from tests.simulation.world import Violation, World
 from tests.simulation_shuffle.cluster import Cluster, Crash, Parts
+from tests.simulation_shuffle.oracle import commits_of
 from tests.simulation_shuffle.setting import Setting, choose_setting, small
 from tests.simulation_shuffle.writers import Writer
+from tests.unit.journal.journal_files import fast_folder
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.simulation.choices import Script
 
-_LENGTHS: Final = Menu((7, 1), (1, 3))
-WRITING_SECONDS: Final = 2.5
+_LENGTHS: Final = Menu((10, 1), (1, 3))
+WRITING_SECONDS: Final = 2.1
 """Times the length of the run. In long ones there are crashes after much was consumed."""
 _COLUMNS: Final = Menu((3, None), (1, 0.7), (1, 1.6))
-_RETENTION: Final = Menu((1, False), (1, True))
-RETENTION_SECONDS: Final = 0.5
+STEP_SECONDS: Final = 0.1
+LOOKS: Final = 10
+"""So often what is to be delivered is counted, while nothing is delivered."""
 QUIET_SECONDS_MAX: Final = 60.0
 """In which everything that was committed is delivered, once nothing befalls anybody."""
 
@@ -53,7 +56,7 @@ def run(
     violation = None
     try:
         setting = choose_setting(choices)
-        with small(setting), _patched(parts), _folder(setting) as folder:
+        with small(setting), patched(parts), _folder(setting) as folder:
             _live(world, setting, parts, folder)
     except Violation as found:
         violation = str(found)
@@ -77,10 +80,10 @@ def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> 
         if at is not None:
             world.counts["columns added"] += 1
             world.post(at, lambda name=name: setting.journals.widen(name))  # type: ignore[misc]
-    if world.choices.choose("retention", _RETENTION):
-        _retain(cluster)
+    cluster.losses.plan()
     try:
         advance(cluster, WRITING_SECONDS * length)
+        cluster.losses.stop()
         cluster.calm()
         for writer in writers:
             writer.calm()
@@ -90,11 +93,6 @@ def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> 
             disk.close()
 
 
-def _retain(cluster: Cluster) -> None:
-    cluster.drop_consumed()
-    cluster.world.post(RETENTION_SECONDS, lambda: _retain(cluster))
-
-
 def advance(cluster: Cluster, until: float) -> None:
     """Lets time pass. A crash is where it goes on from."""
     while True:
@@ -102,6 +100,8 @@ def advance(cluster: Cluster, until: float) -> None:
             cluster.world.run(until)
         except Crash as crash:
             cluster.crash(str(crash))
+        except RowsLostError as error:
+            cluster.begin_anew(error)
         else:
             return
 
@@ -110,16 +110,26 @@ def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None
     """Until all that was committed is delivered."""
     world = cluster.world
     until = world.now + seconds_max
-    while (expected := len(list(cluster.oracle.all_documents()))) != cluster.consumer.documents:
+    seen, looks = -1, 0
+    while True:
+        looks += 1
+        if cluster.consumer.documents == seen and looks % LOOKS:
+            advance(cluster, world.now + STEP_SECONDS)
+            continue
+        seen = cluster.consumer.documents
+        newest = commits_of(cluster.committed[-1].record.frontier) if cluster.committed else {}
+        expected = cluster.oracle.count(newest)
+        if expected == cluster.consumer.documents:
+            return
         if world.now >= until:
             raise Violation(
                 f"delivered are {cluster.consumer.documents} documents, committed {expected}"
             )
-        advance(cluster, world.now + 0.5)
+        advance(cluster, world.now + STEP_SECONDS)
 
 
 @contextlib.contextmanager
-def _patched(parts: Parts) -> Iterator[None]:
+def patched(parts: Parts) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, value in parts.patches.items():
             stack.enter_context(patch(name, value))
@@ -131,5 +141,5 @@ def _folder(setting: Setting) -> Iterator[Path | None]:
     if not setting.is_real:
         yield None
         return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
+    with fast_folder() as folder:
+        yield folder

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
+from penstock.ids import clock_duration
 from penstock.routing import assign
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.plan import Plan, make_plan
@@ -37,6 +38,7 @@ _WINDOWS: Final = evenly(32 * 1024, 8 * 1024, SCARCE)
 _REAL: Final = Menu((5, False), (1, True))
 
 SMALL: Final[dict[str, object]] = {
+    "penstock.shuffle.slice.reads.GAP_SLACK": clock_duration(0, 50_000_000),
     "penstock.shuffle.slice.state.FETCH_BYTES": 2048,
     "penstock.shuffle.slice.state.ROUND_ROWS_MAX": 12,
     "penstock.shuffle.queue.machine.BLOCK_ROWS_MAX": 6,

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from penstock.checkpoint import Injector
 from penstock.shuffle.marks import BEGINNING
-from penstock.shuffle.session.state import ListingAdded, ListingDone, Progressed, SliceOpened
+from penstock.shuffle.session.state import (
+    ListingAdded,
+    ListingDone,
+    Progressed,
+    ReadEnded,
+    RowsMissing,
+    SliceOpened,
+)
 from penstock.shuffle.slice.actor import WAKE_SECONDS
 from penstock.shuffle.slice.events import (
     BarrierClaimed,
@@ -14,6 +21,7 @@ from penstock.shuffle.slice.events import (
     Fetched,
     Probe,
     Probed,
+    ReadStarted,
     Replay,
     ReplayFetched,
     Report,
@@ -24,6 +32,9 @@ from penstock.shuffle.slice.events import (
     SendReads,
     SendRollbacks,
     Sleep,
+    TellEnded,
+    TellMissing,
+    Vanished,
 )
 from tests.simulation.choices import Menu, evenly
 from tests.simulation.world import Violation
@@ -31,7 +42,7 @@ from tests.simulation_shuffle.journals import clock_at
 from tests.simulation_shuffle.network import Flushing, Stream, data_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.checkpoint import Barrier
     from penstock.journal.store import JournalBatch
@@ -54,7 +65,8 @@ _BATCHES: Final = evenly(1, 2, 3)
 
 
 class PlayedSlice:
-    """`tell` gets what the Session is to know, `captured` the state at each barrier."""
+    """`tell` gets what the Session is to know, `captured` the state at each barrier, and `lost` the
+    rows that a read is told to be missing: journal, binding, offsets."""
 
     def __init__(
         self,
@@ -67,6 +79,7 @@ class PlayedSlice:
         step: Callable[[str], None],
         tell: Callable[[SessionEvent], None],
         captured: Callable[[int, int, Barrier, SliceSnapshot], None],
+        lost: Callable[[str, int, Iterable[int]], None],
     ) -> None:
         self.name = f"s{member}.{lane}"
         self.member = member
@@ -79,9 +92,12 @@ class PlayedSlice:
         self._step = step
         self._tell = tell
         self._captured = captured
+        self._lost = lost
         self._is_awake = False
         self._waiting: dict[int, Fetch] = {}
         self._known: dict[int, set[str]] = {}
+        self._bindings: dict[int, int] = {}
+        """Of the reads."""
 
     def start(self) -> None:
         for stream in self.streams.values():
@@ -97,6 +113,8 @@ class PlayedSlice:
         self._process.after(LOOK_SECONDS, self._look, "looks")
 
     def post(self, event: SliceEvent) -> None:
+        if isinstance(event, ReadStarted):
+            self._bindings[event.read] = event.binding
         self._obey(self.state.handle(event))
         self.wake()
 
@@ -159,11 +177,20 @@ class PlayedSlice:
                     self._send_all(effect.barrier)
                 case Report():
                     self._tell(Progressed(self.member, self.lane, effect.delta))
+                case TellMissing() | TellEnded():
+                    self._tell_of_read(effect)
                 case Sleep():
                     seconds = (effect.until - clock_at(self._process.world.now)) / 160e6
                     self._process.after(max(0.001, seconds + 1e-6), self.wake, "wakes")
                 case _:
                     assert_never(effect)
+
+    def _tell_of_read(self, effect: TellMissing | TellEnded) -> None:
+        key = (self.member, self.lane, effect.read)
+        if isinstance(effect, TellEnded):
+            self._tell(ReadEnded(*key))
+        else:
+            self._tell(RowsMissing(*key, effect.begin, effect.end))
 
     def _send_all(self, frame: Frame) -> None:
         for stream in self.streams.values():
@@ -201,20 +228,46 @@ class PlayedSlice:
 
     def _probe(self, wish: Probe) -> None:
         journal = self._setting.journals.by_name[wish.journal]
-        self.post(Probed(wish.read, journal.first_kept, journal.head))
+        counts = self._process.world.counts
+        if journal.is_gone:
+            counts["reads ended"] += 1
+            self.post(Vanished(wish.read))
+            return
+        states = {}
+        if wish.offset < journal.first_kept:
+            counts["gaps"] += 1
+            states = journal.states(journal.first_kept)
+            self._lost(
+                journal.name, self._bindings[wish.read], range(wish.offset, journal.first_kept)
+            )
+        head = max(journal.head, journal.first_kept)
+        self.post(Probed(wish.read, journal.first_kept, head, states))
 
     def _fetch(self, wish: Fetch) -> None:
-        head = self._setting.journals.by_name[wish.journal].head
-        if head <= wish.offset:
+        journal = self._setting.journals.by_name[wish.journal]
+        if journal.is_gone or journal.first_kept > wish.offset:
+            self._probe(Probe(wish.read, wish.journal, wish.offset))
+        elif journal.head <= wish.offset:
             self._waiting[wish.read] = wish
-            return
-        self.post(Fetched(wish.read, self._batches(wish.journal, wish.offset, head), head))
+        else:
+            batches = self._batches(wish.journal, wish.offset, journal.head)
+            self.post(Fetched(wish.read, batches, journal.head))
 
     def _replay(self, wish: Replay) -> None:
-        first_kept = self._setting.journals.by_name[wish.journal].first_kept
-        batches = self._batches(wish.journal, max(wish.begin, first_kept), wish.end)
-        last = batches[-1]
-        self.post(ReplayFetched(wish.read, batches, last.first_offset + last.rows))
+        journal = self._setting.journals.by_name[wish.journal]
+        kept_from = wish.end if journal.is_gone else min(journal.first_kept, wish.end)
+        replay = self.state._replay
+        assert replay is not None
+        missing = range(wish.begin, kept_from)
+        own = [at for at in missing if journal.rows[at].producer == replay.producer]
+        if own:
+            self._process.world.counts["replays that lack rows"] += 1
+            self._lost(journal.name, self._bindings[wish.read], own)
+        batches = self._batches(wish.journal, max(wish.begin, kept_from), wish.end)
+        reached = wish.end
+        if batches:
+            reached = batches[-1].first_offset + batches[-1].rows
+        self.post(ReplayFetched(wish.read, batches, reached, kept_from))
 
     def _batches(self, name: str, begin: int, end: int) -> tuple[JournalBatch, ...]:
         found = []
@@ -227,7 +280,8 @@ class PlayedSlice:
 
     def _look(self) -> None:
         for read, wish in list(self._waiting.items()):
-            if self._setting.journals.by_name[wish.journal].head > wish.offset:
+            journal = self._setting.journals.by_name[wish.journal]
+            if journal.is_gone or max(journal.head, journal.first_kept) > wish.offset:
                 del self._waiting[read]
                 self._fetch(wish)
         self._process.after(LOOK_SECONDS, self._look, "looks")

@@ -16,10 +16,13 @@ SEEDS_MAX: Final = {
     "answers too early": 10,
     "answers at once": 10,
     "forgets rollbacks": 20,
+    "takes nothing over": 250,
+    "waits for what is gone": 20,
 }
 """In which it is found, with room for other choices than today's."""
 SELDOM_SEEDS_MAX: Final = {
     "drops held barriers": 1500,
+    "recovers what is gone": 1500,
 }
 """And `test_stories.py` has the others."""
 

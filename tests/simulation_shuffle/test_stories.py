@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import LocalProtocolError
-from penstock.ids import CLOCK_TICK, Kind, Producer
+from penstock.ids import CLOCK_FLOOR, CLOCK_TICK, Kind, Producer
 from penstock.shuffle.feed import Binding
 from tests.simulation.choices import Choices
 from tests.simulation.world import Violation, World
+from tests.simulation_shuffle.broken import BROKEN
 from tests.simulation_shuffle.cluster import Cluster, Parts
 from tests.simulation_shuffle.journals import Row, Transaction, clock_at
 from tests.simulation_shuffle.oracle import commits_of
-from tests.simulation_shuffle.run import advance, come_round
+from tests.simulation_shuffle.run import advance, come_round, patched
 from tests.simulation_shuffle.setting import SCARCE, make_setting, small
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class Pen:
     def acknowledge(self, decided: Transaction, name: str) -> None:
         others = tuple(other for other in decided.journals if other != name)
         self._append(name, Row(self.producer, decided.clock, Kind.ACK, hints=others))
+
+    def roll_back(self, name: str) -> None:
+        """All that it has written so far."""
+        self._append(name, Row(self.producer, CLOCK_FLOOR, Kind.ACK))
 
     def _tick(self) -> int:
         self._clock = max(self._clock + CLOCK_TICK, clock_at(self._cluster.world.now))
@@ -241,6 +246,28 @@ def _comes_round(cluster: Cluster, *, broken: bool) -> None:
             come_round(cluster)
     else:
         come_round(cluster)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_span_that_was_rolled_back_among_missing_rows_is_never_seen(broken: bool) -> None:
+    setting = make_setting(1, Binding("a"))
+    parts = BROKEN["forgets no spans"] if broken else Parts()
+    with patched(parts), told(setting, parts=parts) as cluster:
+        pen, other = Pen(cluster, 1), Pen(cluster, 2)
+        pen.span(A0, 8, 8)
+        other.write(A0, 8)
+        pass_time(cluster, 2)
+        assert cluster.consumer.documents == 1
+        cluster.process.kill()
+        for disk in cluster.disks.values():
+            disk.crash()
+        pen.roll_back(A0)
+        pen.write(A0, 8)
+        setting.journals.by_name[A0].suspend()
+        pen.write(A0, 8)
+        cluster.start()
+        _comes_round(cluster, broken=broken)
+        assert cluster.consumer.documents == 2 or broken
 
 
 def test_a_round_that_is_more_than_its_credit() -> None:

@@ -9,20 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.ids import CLOCK_FLOOR, CLOCK_TICK, Kind, Producer
-from penstock.sequence import Outcome, SequenceFaultError, sequence
+from penstock.sequence import SequenceFaultError, sequence
 from tests.simulation.choices import Menu, OptionT, evenly, seldom
-from tests.simulation_shuffle.journals import Row, Transaction, clock_at
+from tests.simulation_shuffle.journals import DUPLICATES, Row, Transaction, clock_at
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
     from tests.simulation_shuffle.journals import Journal, Journals
 
 JOURNAL_SECONDS: Final = 0.15
-DUPLICATES: Final = (
-    Outcome.OUTSIDE_DUPLICATE,
-    Outcome.CONTINUE_DUPLICATE,
-    Outcome.ACK_DUPLICATE,
-)
 _ACTIONS: Final = Menu(
     (30, "outside"),
     (35, "continue"),
@@ -169,7 +164,7 @@ class Writer:
         """The last of its rows in a journal once more, as far as they pass for duplicates."""
         life, name = self._life, self._place()
         journal = self._journals.by_name.get(name)
-        if journal is None or name not in life.states:
+        if journal is None or journal.is_gone or name not in life.states:
             return
         own = [row for row in journal.rows if row.producer == life.producer]
         rows = own[-self._choose("repeated", _REPEATED) :]

@@ -18,6 +18,7 @@ from penstock.errors import ConfigurationError, PenstockError
 from penstock.shuffle.parcels import PARCEL_FIELDS
 from penstock.shuffle.resume import NOTHING, Epoch, find_resume, load_record
 from penstock.shuffle.session.actor import MemberLostError
+from penstock.shuffle.target import covers
 from penstock.shuffle.upkeep import DeadProducers, Restarts
 from penstock.storage import Storage
 
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from penstock.frontier import Frontier
     from penstock.journal import OpenStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.running import Shuffle
+    from penstock.shuffle.session.actor import Session
     from penstock.shuffle.verify import Delivered
     from penstock.watch import FeedState
 
 LOOK_SECONDS: Final = 0.2
-SETTLED_SECONDS: Final = 0.6
-"""Members tell how far they are four times a second. Twice in a row is no accident."""
 LAST_EPOCH_SECONDS_MAX: Final = 15.0
 POSITION_NAME: Final = "consumer.json"
 _FORMAT: Final = 1
@@ -161,7 +162,8 @@ class Run:
         self._watcher = watcher
         self._follow = follow
         self._delivered = delivered
-        self._settled_since: float | None = None
+        self._target: Frontier | None = None
+        self._is_last_target = False
 
     def run(self) -> None:
         """Until everything is read, or `stopping` is set. Closes the shuffle."""
@@ -196,18 +198,19 @@ class Run:
         if self.stopping.is_set():
             self._stop_in_order()
             return True
-        is_settled = (
-            session.wait_caught_up(0) and session.newest.number == self.position.last.number
-        )
-        if not is_settled:
-            self._settled_since = None
-        elif self._settled_since is None:
-            self._settled_since = time.monotonic()
-        self.is_caught_up = (
-            self._settled_since is not None
-            and time.monotonic() - self._settled_since >= SETTLED_SECONDS
-        )
-        return self.is_caught_up and not self._follow
+        if not self._follow:
+            self.is_caught_up = self._look_whether_caught_up(session)
+        return self.is_caught_up
+
+    def _look_whether_caught_up(self, session: Session) -> bool:
+        """Whether all is delivered that was in the journals when the run had delivered what was
+        there at its begin: so it ends, however much is written meanwhile."""
+        reached = self.position.last.frontier
+        if self._target is None:
+            self._target = session.target()
+        if covers(reached, self._target) and not self._is_last_target:
+            self._target, self._is_last_target = session.target(), True
+        return covers(reached, self._target)
 
     def _consume(self, epoch: Epoch) -> None:
         position = self.position
@@ -239,13 +242,13 @@ class Run:
             if epoch is not None:
                 self._consume(epoch)
                 self._watcher.show(self)
+                self.is_caught_up = covers(epoch.frontier, session.target())
                 return
         self._watcher.say(
             f"there was no last epoch within {LAST_EPOCH_SECONDS_MAX:g} s; nothing is lost by that"
         )
 
     def _lost(self, error: MemberLostError) -> None:
-        self._settled_since = None
         if self.stopping.is_set():
             self._watcher.say(f"stopped without a last epoch: {error}")
             return

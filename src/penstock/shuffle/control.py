@@ -22,6 +22,7 @@ from penstock.shuffle.session.state import (
     ListingDone,
     Progressed,
     ReadEnded,
+    RowsMissing,
     SliceOpened,
     StartRead,
 )
@@ -73,6 +74,7 @@ FromMember: TypeAlias = (
     | ListingAdded
     | ListingDone
     | ReadEnded
+    | RowsMissing
     | Progressed
     | RoomNeeded
     | MemberFailed
@@ -90,6 +92,7 @@ _PLAIN: Final = {
         MemberFailed,
         ReadEnded,
         RoomNeeded,
+        RowsMissing,
         SliceOpened,
     )
 }

@@ -39,8 +39,8 @@ def _of_binding(store: JournalStore, binding: BindingPlan) -> Frontier:
         as_of = datetime.datetime.now(datetime.UTC) - delay
     cuts = take_cut(store, journals, as_of, binding.place)
     found = frontier_of(store, cuts, binding.place)
-    # What retention has dropped is known from a segment's header, but no Slice meets it. With an
-    # open span the place of the last commit is not known: then nothing is asked for.
+    # What retention has dropped is known from a segment's header, and nothing of it is delivered.
+    # With an open span the place of the last commit is not known: then nothing is asked for.
     kept_from = {cut.journal: cut.begin for cut in cuts}
     begins = np.array([kept_from[str(name)] for name in found.journal_names.to_pylist()], np.int64)
     begins = np.repeat(begins, found.producer_counts)

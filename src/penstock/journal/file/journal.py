@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from penstock.disk import make_folder, sync_folder
@@ -36,6 +37,7 @@ from penstock.journal.file.repair import (
 )
 from penstock.journal.file.segment import (
     BatchBuilder,
+    FramePlace,
     SegmentHeader,
     SegmentReader,
     create_segment,
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 
 _WRITE_BUFFERS_MAX: Final = 512
 """Buffers in one gathered write; Linux takes 1,024 at most."""
+PLACES_MAX: Final = 64
+"""Where reads of a journal ended, the latest: of as many who tail it, a hundred bytes each."""
 _WAIT_STEP_S_MIN, _WAIT_STEP_S_MAX = 0.0005, 0.02
 
 log = logging.getLogger(__name__)
@@ -76,6 +80,9 @@ class JournalFile:
         self._syncing: int | None = None
         self._append_lock = threading.Lock()
         self._sync_lock = threading.Lock()
+        self._places: OrderedDict[int, FramePlace] = OrderedDict()
+        """By offset, where reads ended."""
+        self._places_lock = threading.Lock()
         restore_lost_head(folder)
         try:
             self._head_descriptor = os.open(folder / "head", os.O_RDWR)
@@ -115,7 +122,19 @@ class JournalFile:
             if descriptor >= 0:
                 os.close(descriptor)
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody has deleted the journal, or made another one in its place. What is open
+        of it here does not tell."""
+        try:
+            there = (self._folder / "head").stat()
+        except FileNotFoundError:
+            return not is_journal(self._folder)
+        return there.st_ino != os.fstat(self._head_descriptor).st_ino
+
     def probe(self) -> Probe:
+        if self.is_gone:
+            raise UnknownJournalError(self.name)
         return _probe(self._head)
 
     # Appending
@@ -309,7 +328,7 @@ class JournalFile:
         end = probe.write_head if end is None else min(end, probe.write_head)
         if begin >= end:
             return
-        segments = list_segments(self._folder)
+        segments = self._segments()
         if not segments or segments[0] > begin:
             raise self._dropped_or_missing(begin, probe.first_kept)
         for index, first in enumerate(segments):
@@ -321,12 +340,13 @@ class JournalFile:
             except FileNotFoundError:
                 raise self._dropped_or_missing(max(begin, first), first) from None
             with reader:
-                header, position = reader.header()
+                place = self._remembered(first, begin) or reader.first_place()
                 limit = synced.bytes if first == synced.segment else reader.size()
-                offset = header.first_offset
-                for frames in reader.frames(position, offset, limit, skip_below=begin):
+                offset = place.offset
+                for frames in reader.frames(place, limit, skip_below=begin):
                     batch = _clipped(builder.build(frames), begin, end)
                     offset = frames[-1][0].end_offset
+                    self._remember(reader.reached)
                     if batch.rows:
                         yield batch
                     if offset >= end:
@@ -338,6 +358,27 @@ class JournalFile:
                         limit,
                         f"rows end at offset {offset}, but the journal goes on at {following}",
                     )
+
+    def _remembered(self, segment: int, offset: int) -> FramePlace | None:
+        """Where a read ended: who goes on from there walks over nothing that it has seen."""
+        with self._places_lock:
+            place = self._places.get(offset)
+        return place if place is not None and place.segment == segment else None
+
+    def _remember(self, place: FramePlace | None) -> None:
+        if place is None:
+            return
+        with self._places_lock:
+            self._places[place.offset] = place
+            self._places.move_to_end(place.offset)
+            if len(self._places) > PLACES_MAX:
+                self._places.popitem(last=False)
+
+    def _segments(self) -> list[int]:
+        try:
+            return list_segments(self._folder)
+        except FileNotFoundError:
+            raise UnknownJournalError(self.name) from None
 
     def _dropped_or_missing(self, offset: int, segment: int) -> PenstockError:
         """Why there is no file for an offset: retention came first, or the file was lost."""
@@ -358,18 +399,21 @@ class JournalFile:
         return head
 
     def ranges(self, begin: int, end: int) -> list[Range]:
-        cuts = [first for first in list_segments(self._folder) if begin < first < end]
+        cuts = [first for first in self._segments() if begin < first < end]
         bounds = [begin, *cuts, end]
         return [
             Range(self.name, low, high) for low, high in itertools.pairwise(bounds) if low < high
         ]
 
     def states(self, at: int) -> tuple[int, States]:
-        segments = [first for first in list_segments(self._folder) if first <= at]
+        segments = [first for first in self._segments() if first <= at]
         if not segments:
             raise OffsetDroppedError(self.name, at, self.probe().first_kept)
-        with SegmentReader(self.name, self._folder, segments[-1]) as reader:
-            header, _ = reader.header()
+        try:
+            with SegmentReader(self.name, self._folder, segments[-1]) as reader:
+                header, _ = reader.header()
+        except FileNotFoundError:
+            raise self._dropped_or_missing(at, segments[-1]) from None
         if header.fault is not None:
             raise CorruptJournalError(
                 self.name, segment_path(self._folder, segments[-1]).name, 0, header.fault

@@ -82,6 +82,15 @@ class SegmentHeader:
         return _PREFIX.pack(SEGMENT_MAGIC, SEGMENT_VERSION, len(text), checksum(text)) + text
 
 
+@dataclass(frozen=True, slots=True)
+class FramePlace:
+    """Where in which segment's file the frame begins, or will, whose first row has the offset."""
+
+    segment: int
+    position: int
+    offset: int
+
+
 def segment_path(folder: Path, first_offset: int) -> Path:
     return folder / f"{first_offset:020d}.segment"
 
@@ -113,6 +122,8 @@ class SegmentReader:
         self._journal = journal
         self._path = segment_path(folder, first_offset) if path is None else path
         self._first_offset = first_offset
+        self.reached: FramePlace | None = None
+        """Behind the last frame that `frames` gave."""
         # Arrow's own file reads into Arrow's own memory, which is reused from step to step;
         # fresh memory for every step costs several times the read itself.
         self._file = pa.OSFile(str(self._path), "rb")
@@ -137,6 +148,11 @@ class SegmentReader:
                 0, f"this is the segment {header.first_offset} of journal {header.journal}"
             )
         return header, position
+
+    def first_place(self) -> FramePlace:
+        """Of the first frame."""
+        header, position = self.header()
+        return FramePlace(self._first_offset, position, header.first_offset)
 
     def stated_header(self) -> tuple[SegmentHeader, int]:
         """As `header`, of whichever journal the segment says it is."""
@@ -166,17 +182,22 @@ class SegmentReader:
         return header, _PREFIX.size + text_bytes
 
     def frames(
-        self, position: int, offset: int, limit: int, skip_below: int = 0
+        self, place: FramePlace, limit: int, skip_below: int = 0
     ) -> Iterator[list[tuple[FrameHeader, pa.Buffer]]]:
-        """Checked frames from a frame's position up to the byte `limit`: a large one by itself,
-        small ones in groups. What ends at or below the offset `skip_below` is passed over."""
+        """Checked frames from a place up to the byte `limit`: a large one by itself, small ones in
+        groups. What ends at or below the offset `skip_below` is passed over."""
+        position, offset = place.position, place.offset
         while position < limit:
             large = self._large_header(position, offset, limit)
             if large is not None:
-                if large.end_offset > skip_below:
-                    yield [self._frame(position, large, limit)]
+                found = (
+                    [self._frame(position, large, limit)] if large.end_offset > skip_below else []
+                )
                 offset = large.end_offset
                 position += large.frame_bytes
+                self.reached = FramePlace(self._first_offset, position, offset)
+                if found:
+                    yield found
                 continue
             want = min(_STEP_BYTES, limit - position)
             step = self._read(position, want)
@@ -200,6 +221,7 @@ class SegmentReader:
             if at == 0:
                 raise self._damaged(position, "a frame is cut short")
             position += at
+            self.reached = FramePlace(self._first_offset, position, offset)
             if found:
                 yield found
 

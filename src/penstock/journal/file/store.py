@@ -276,6 +276,9 @@ class FileStore(OpenStore):
     def _borrow(self, name: str, create: Callable[[], Collection] | None) -> JournalFile:
         with self._lock:
             journal = self._open.get(name)
+            if journal is not None and not self._in_use.get(name) and journal.is_gone:
+                self._open.pop(name).close()
+                journal = None
             if journal is None:
                 folder = self._folder(name)
                 if create is not None and not is_journal(folder):

@@ -23,6 +23,7 @@ from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
+from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.pacing import Pacing
 from penstock.shuffle.session.state import (
     AllReadsStarted,
@@ -32,6 +33,7 @@ from penstock.shuffle.session.state import (
     ListingDone,
     Progressed,
     ReadEnded,
+    RowsMissing,
     SessionState,
     SliceOpened,
     StartRead,
@@ -39,6 +41,7 @@ from penstock.shuffle.session.state import (
 from penstock.shuffle.session.topology import Topology
 from penstock.shuffle.session.view import AWAITED_MAX, AwaitedView, SessionView, rows_to_recover
 from penstock.shuffle.status import MemberStatus
+from penstock.shuffle.target import covers, target_of_now
 from penstock.snapshot import SnapshotParticipant, SnapshotStore
 from penstock.transport import Close, Receiver, Sender, VnodeData
 
@@ -65,6 +68,9 @@ snapshots of those it may still ask for are kept."""
 EPOCHS_TOLD: Final = 100
 """Of so many is told how large they were."""
 WAKE_SECONDS: Final = 0.5
+GONE_SECONDS: Final = 1.0
+"""Between two looks for journals that are waited for and not read: a listing of their collections.
+"""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -134,6 +140,10 @@ class Session:
         """Its queues are those of no epoch yet."""
         self._taken_rows = 0
         """Of the journals, that the next epoch has and the one before has not."""
+        self._gone: set[str] = set()
+        """Journals that were said to be deleted."""
+        self._look_at = 0.0
+        """When journals that are waited for are looked for."""
         self._closing = threading.Event()
         self._receiver = Receiver(
             security,
@@ -242,34 +252,28 @@ class Session:
             self._wants_epoch = True
             self._changed.notify_all()
 
+    def target(self) -> Frontier:
+        """What is in the journals now."""
+        return target_of_now(self._store, self._plan)
+
     def wait_caught_up(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until everything that is in the journals now is in a committed epoch, but for what
-        belongs to open transactions. False after the timeout."""
-        heads = sum(
-            self._store.probe(journal.name).write_head
-            for binding in self._plan.bindings
-            for journal in self._store.journals(binding.collection, binding.selector)
-        )
+        """Waits until everything that is committed in the journals now is in a committed epoch.
+        False after the timeout."""
+        target = self.target()
         with self._changed:
-            found = self._changed.wait_for(
-                lambda: self.failed.is_set() or self._is_caught_up(heads), timeout_seconds
+            self._changed.wait_for(
+                lambda: self.failed.is_set() or covers(self._epochs[-1].frontier, target),
+                timeout_seconds,
             )
             self.check()
-            return found
+            return covers(self._epochs[-1].frontier, target)
 
-    @property
-    def is_caught_up(self) -> bool:
-        """The same as far as members have told lately, without asking the journals."""
-        with self._lock:
-            return self._is_caught_up(0)
-
-    def _is_caught_up(self, heads: int) -> bool:
-        """Whether members have read so far, and what they read is durable, told and committed."""
+    def _is_caught_up(self) -> bool:
+        """As far as members have told lately: all is read, durable, told and committed."""
         slices = [status.slice for _, status in self._heard.values()]
         return (
             len(slices) == len(self._members) * len(self._plan.lanes)
             and all(each.settled for each in slices)
-            and sum(each.read_offset for each in slices) >= heads
             and not self._state.unlisted
             and not self._state.has_ready
             and not self._state.waiting
@@ -322,15 +326,20 @@ class Session:
                 epochs_ahead_max=EPOCHS_AHEAD_MAX,
                 has_news=state.has_ready or self._wants_epoch,
                 is_recovery=state.recovery,
-                is_caught_up=self._is_caught_up(0),
+                is_caught_up=self._is_caught_up(),
                 rows_to_recover=self._rows_to_recover,
             )
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""
-        if self.failure is not None:
-            member = getattr(self.failure, "member", None)
-            raise MemberLostError(str(self.failure), member) from self.failure
+        match self.failure:
+            case None:
+                pass
+            case RowsLostError() as error:  # to begin anew does not help
+                raise RowsLostError(*error.args) from error
+            case error:
+                member = getattr(error, "member", None)
+                raise MemberLostError(str(error), member) from error
 
     def stop(self) -> None:
         """Neither hears nor leads any more, and releases the members."""
@@ -382,6 +391,29 @@ class Session:
                 )
             self._coordinator.check()
             self._epoch_member.check()
+            self._look_for_gone()
+
+    def _look_for_gone(self) -> None:
+        """A journal that nobody reads may be waited for, and deleted; or be there again."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + GONE_SECONDS
+        with self._lock:
+            unread = self._state.unread
+        if not unread:
+            return
+        # Listed, and not probed: if the whole store is out of reach, that is an error.
+        bindings = self._plan.bindings
+        collections = {bindings[binding].collection for _, binding in unread}
+        there = {one.name for name in collections for one in self._store.journals(name)}
+        with self._lock:
+            effects = self._state.looked_for(unread, there, time.monotonic())
+        gone = {journal for journal, _ in unread} - there
+        if not gone <= self._gone:
+            self._gone |= gone
+            _LOG.warning("deleted, and not waited for: %s", ", ".join(sorted(gone)))
+        for effect in effects:
+            self._obey(effect)
 
     def _take(self, received: Received) -> None:
         match received.frame:
@@ -395,7 +427,9 @@ class Session:
 
     def _take_message(self, message: control.Message) -> None:
         match message:
-            case SliceOpened() | ListingAdded() | ListingDone() | ReadEnded() | Progressed():
+            case SliceOpened() | ListingAdded() | ListingDone() | Progressed():
+                self._handle(message)
+            case ReadEnded() | RowsMissing():
                 self._handle(message)
             case MemberStatus(member=member, lane=lane, details=details):
                 with self._changed:

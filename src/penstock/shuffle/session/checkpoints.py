@@ -15,6 +15,7 @@ from penstock.shuffle.session.pipeline import CheckpointPipeline, Waiting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.shuffle.session.ledger import ReadKey
     from penstock.shuffle.session.pipeline import Awaited
 
 
@@ -38,6 +39,14 @@ class Checkpoints:
         touched |= {*delta.backfill_begin, *delta.backfill_complete}
         for cohort in sorted({self._cohorts[binding] for binding in touched}):
             self._pipelines[cohort].on_progressed(self._part(delta, cohort), now)
+
+    def is_gone(self, read: ReadKey, now: float) -> None:
+        """The journal of a read is deleted: what it has not told will not come."""
+        self._pipelines[self._cohorts[read[1]]].is_gone(read, now)
+
+    def is_back(self, read: ReadKey) -> None:
+        """A journal of that name is there, now or again."""
+        self._pipelines[self._cohorts[read[1]]].is_back(read)
 
     @property
     def has_ready(self) -> bool:

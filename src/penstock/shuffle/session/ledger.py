@@ -66,6 +66,8 @@ class Ledger:
     def __init__(self) -> None:
         self._reads: dict[ReadKey, _Read] = {}
         self._gap_floors: dict[int, int] = {}
+        self._gone: set[ReadKey] = set()
+        """Those whose journals are deleted."""
 
     def settle(self, frontier: Frontier) -> None:
         """Takes the commits and open spans of a promoted frontier in. Its hints are no commits."""
@@ -79,14 +81,21 @@ class Ledger:
         for binding, clock in floors.items():
             self._gap_floors[binding] = max(clock, self._gap_floors.get(binding, clock))
 
+    def is_gone(self, key: ReadKey) -> None:
+        self._gone.add(key)
+
+    def is_back(self, key: ReadKey) -> None:
+        self._gone.discard(key)
+
     def of(self, key: ReadKey, producer: int) -> Settled:
         read = self._reads.get(key)
         return NOTHING if read is None else read.producers.get(producer, NOTHING)
 
     def is_moot(self, key: ReadKey, producer: int, hinted_commit: int) -> bool:
         """Whether nobody needs to wait for this commit: it is there, or will not come. A journal
-        that was read a day beyond it does not hold it, nor does one that lost its rows."""
-        if hinted_commit <= self.of(key, producer).commit:
+        that was read a day beyond it does not hold it, nor does one that lost its rows, or is
+        gone."""
+        if key in self._gone or hinted_commit <= self.of(key, producer).commit:
             return True
         read = self._reads.get(key)
         latest = CLOCK_NONE if read is None else read.latest

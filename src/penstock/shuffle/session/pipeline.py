@@ -147,6 +147,19 @@ class CheckpointPipeline:
                 part = self._part_of(delta, boundary, reach)
                 self._advance(reduce_all((part, flushed)), now)
 
+        self._go_on(now)
+
+    def is_gone(self, read: ReadKey, now: float) -> None:
+        """Nothing more comes of a journal: nobody waits for it."""
+        self._ledger.is_gone(read)
+        if self._boundary is not None and not self._recovery:
+            self._advance(self._ledger.prune(self._boundary), now)
+            self._go_on(now)
+
+    def is_back(self, read: ReadKey) -> None:
+        self._ledger.is_back(read)
+
+    def _go_on(self, now: float) -> None:
         # 4. Once a boundary is resolved, what was held back is the next.
         if self._boundary is None and self._progressed.journal_count:
             progressed, self._progressed = self._progressed, Frontier.of()

@@ -15,8 +15,11 @@ from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, ProducerFrontier, clear_discharged_hints, reduce
 from penstock.shuffle.session.checkpoints import Checkpoints
 from penstock.shuffle.session.hint_index import HintIndex
+from penstock.shuffle.session.lost import RowsLostError, rows_lost
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.ledger import ReadKey
     from penstock.shuffle.session.pipeline import Awaited, Waiting
@@ -55,11 +58,24 @@ class ListingDone:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnded:
-    """Event: a Slice has given a read up, because its journal is gone."""
+    """Event: a Slice has given a read up, because its journal is gone. All that it had of it, it
+    has told before."""
 
     member: int
     lane: int
     read: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsMissing:
+    """Event: a Slice cannot get rows [begin, end) of a read that were lost; or, if that is nothing,
+    the journal ends at `begin`, before the last of them."""
+
+    member: int
+    lane: int
+    read: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +87,9 @@ class Progressed:
     delta: Frontier
 
 
-SessionEvent: TypeAlias = SliceOpened | ListingAdded | ListingDone | ReadEnded | Progressed
+SessionEvent: TypeAlias = (
+    SliceOpened | ListingAdded | ListingDone | ReadEnded | RowsMissing | Progressed
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +154,8 @@ class SessionState:
         self._started: set[ReadKey] = set()
         """What was taken out of the resume frontier."""
         self._running: dict[ReadKey, int] = {}
+        self._ended: set[ReadKey] = set()
+        """Whose journals were gone. They may be there again before the next listing."""
         self._first_read = first_read
         self._reads: list[tuple[SliceKey, ReadKey]] = []
         """By number, less the first one, who reads what."""
@@ -180,6 +200,34 @@ class SessionState:
         return self._topology.lister(binding), self._plan.bindings[binding].lane
 
     @property
+    def unread(self) -> tuple[ReadKey, ...]:
+        """Journals that nobody reads, and that are waited for or were read before: not found yet,
+        or gone."""
+        if self.recovery or self._unlisted:
+            return ()
+        keys = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
+        return tuple(sorted((keys | self._ended) - self._running.keys()))
+
+    def looked_for(
+        self, unread: Iterable[ReadKey], there: Collection[str], now: float
+    ) -> list[SessionEffect]:
+        """Of what was `unread`, these journals are there. All were there when they were hinted at:
+        an acknowledgement is written when all documents of its transaction are. So those that are
+        not were deleted, and nobody waits for them any more."""
+        was_ready = self._checkpoints.has_ready
+        effects: list[SessionEffect] = []
+        for read_key in unread:
+            if read_key in self._running:
+                continue
+            if read_key[0] not in there:
+                self._checkpoints.is_gone(read_key, now)
+            elif read_key in self._ended:
+                effects += self._start_read(*read_key)
+        if self._checkpoints.has_ready and not was_ready:
+            effects.append(CheckpointReady())
+        return effects
+
+    @property
     def unlisted(self) -> tuple[int, ...]:
         """The bindings whose first listing is not done."""
         return tuple(sorted(self._unlisted))
@@ -199,12 +247,23 @@ class SessionState:
             case SliceOpened():
                 return self._open((member, lane))
             case ListingAdded():
-                return self._start_read(event)
+                self._check_lister(event)
+                if not self._hint_index.reads(event.journal, event.binding):
+                    raise RemoteProtocolError(
+                        f"{_name(event)} found journal {event.journal!r} for binding "
+                        f"{event.binding}, which does not read it"
+                    )
+                return self._start_read(event.journal, event.binding)
             case ListingDone():
                 return self._listed(event)
             case ReadEnded():
                 self._end_read(event)
                 return []
+            case RowsMissing():
+                what = f"rows {event.begin} to {event.end - 1} were dropped"
+                if event.begin == event.end:
+                    what = f"it ends at offset {event.begin}; it is not the journal that it was"
+                raise self._rows_lost(self._read_key(event), what)
             case Progressed():
                 return self._progress(event, now)
             case _ as never:
@@ -214,16 +273,12 @@ class SessionState:
         self._opened.add(key)
         return [*self._unsent.pop(key), AskProgress(*key)]
 
-    def _start_read(self, event: ListingAdded) -> list[SessionEffect]:
-        self._check_lister(event)
-        read_key = (event.journal, event.binding)
-        if not self._hint_index.reads(*read_key):
-            raise RemoteProtocolError(
-                f"{_name(event)} found journal {event.journal!r} for binding {event.binding}, "
-                "which does not read it"
-            )
+    def _start_read(self, journal: str, binding: int) -> list[SessionEffect]:
+        read_key = (journal, binding)
         if read_key in self._running:
             return []
+        self._ended.discard(read_key)
+        self._checkpoints.is_back(read_key)
         known = None if read_key in self._started else self._resume.journal(*read_key)
         entries = () if known is None else known.producers
         if self.recovery and not any(entry.is_unresolved for entry in entries):
@@ -233,12 +288,11 @@ class SessionState:
                 f"{READS_MAX} reads were numbered, as many as there are: begin with empty queues"
             )
         self._started.add(read_key)
-        slice_key = (self._topology.reader(event.binding, event.journal), event.lane)
+        lane = self._plan.bindings[binding].lane
+        slice_key = (self._topology.reader(binding, journal), lane)
         self._running[read_key] = read = self.next_read
         self._reads.append((slice_key, read_key))
-        return self._tell(
-            slice_key, StartRead(*slice_key, read, event.binding, event.journal, entries)
-        )
+        return self._tell(slice_key, StartRead(*slice_key, read, binding, journal, entries))
 
     def _listed(self, event: ListingDone) -> list[SessionEffect]:
         self._check_lister(event)
@@ -249,6 +303,12 @@ class SessionState:
         self._unlisted.remove(event.binding)
         if self._unlisted:
             return []
+        if self.recovery:
+            for journal in self._resume.journals():
+                read_key = (journal.journal, journal.binding)
+                hinted = any(entry.is_unresolved for entry in journal.producers)
+                if hinted and read_key not in self._started:
+                    raise self._rows_lost(read_key, "the journal is not there any more")
         return [
             effect
             for key in sorted(self._slices)
@@ -256,12 +316,25 @@ class SessionState:
         ]
 
     def _end_read(self, event: ReadEnded) -> None:
+        read_key = self._read_key(event)
+        awaited = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
+        if self.recovery and read_key in awaited:
+            raise self._rows_lost(read_key, "the journal is not there any more")
+        del self._running[read_key]
+        self._ended.add(read_key)
+
+    def _read_key(self, event: ReadEnded | RowsMissing) -> ReadKey:
         if self._first_read <= event.read < self.next_read:
             reader, read_key = self._reads[event.read - self._first_read]
             if reader == (event.member, event.lane) and self._running.get(read_key) == event.read:
-                del self._running[read_key]
-                return
+                return read_key
         raise RemoteProtocolError(f"{_name(event)} ended read {event.read}, which it does not have")
+
+    def _rows_lost(self, read_key: ReadKey, what: str) -> RowsLostError:
+        known = self._resume.journal(*read_key)
+        return rows_lost(
+            self._plan.feed, read_key[0], what, () if known is None else known.producers
+        )
 
     def _progress(self, event: Progressed, now: float) -> list[SessionEffect]:
         delta = event.delta

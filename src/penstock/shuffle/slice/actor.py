@@ -17,7 +17,7 @@ from penstock.errors import PeerUnavailableError
 from penstock.ids import clock_from_unix, clock_to_unix
 from penstock.shuffle.marks import BEGINNING
 from penstock.shuffle.parcels import READS_STAGE
-from penstock.shuffle.session.state import Progressed, ReadEnded, SliceOpened
+from penstock.shuffle.session.state import Progressed, ReadEnded, RowsMissing, SliceOpened
 from penstock.shuffle.slice.events import (
     BarrierClaimed,
     Fetch,
@@ -34,7 +34,8 @@ from penstock.shuffle.slice.events import (
     Sleep,
     SliceEffect,
     SliceEvent,
-    Vanished,
+    TellEnded,
+    TellMissing,
 )
 from penstock.shuffle.slice.fetching import Fetcher
 from penstock.shuffle.slice.listing import Lister
@@ -175,8 +176,6 @@ class SliceActor:
             while True:
                 if event is not None:
                     self._obey(self._state.handle(event))
-                    if isinstance(event, Vanished):
-                        self._tell(ReadEnded(self._member, self.lane, event.read))
                 event = self._events.get_nowait()
         except queue.Empty:
             pass
@@ -223,10 +222,19 @@ class SliceActor:
                     self._send_all(effect.barrier)
                 case Report():
                     self._tell(Progressed(self._member, self.lane, effect.delta))
+                case TellMissing() | TellEnded():
+                    self._tell_of_read(effect)
                 case Sleep():
                     self._sleep_until = effect.until
                 case _:
                     assert_never(effect)
+
+    def _tell_of_read(self, effect: TellMissing | TellEnded) -> None:
+        key = (self._member, self.lane, effect.read)
+        if isinstance(effect, TellEnded):
+            self._tell(ReadEnded(*key))
+        else:
+            self._tell(RowsMissing(*key, effect.begin, effect.end))
 
     # Sending
 

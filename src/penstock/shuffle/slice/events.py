@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from penstock.checkpoint import Barrier
     from penstock.frontier import Frontier, ProducerFrontier
     from penstock.journal.store import JournalBatch
+    from penstock.sequence import ProducerState
     from penstock.shuffle.marks import Mark
     from penstock.shuffle.parcels import Stage
 
@@ -46,6 +49,8 @@ class Probed:
     read: int
     first_kept: int
     write_head: int
+    states: Mapping[int, ProducerState] = field(default_factory=dict)
+    """Where producers stand at `first_kept`, if rows that were asked for lie before it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +76,8 @@ class ReplayFetched:
     read: int
     batches: tuple[JournalBatch, ...]
     reached: int
+    kept_from: int = 0
+    """Of the range, what is below this is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +119,11 @@ SliceEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask what the journal holds; then Probed."""
+    """Ask what the journal holds; then Probed, with states if the offset is dropped."""
 
     read: int
     journal: str
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +196,23 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class TellMissing:
+    """To the Session: rows that were promised, [begin, end) of the journal, are not there. With
+    nothing between the two, the journal ends at `begin`, and a commit that it had is not in it."""
+
+    read: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellEnded:
+    """To the Session: the journal is gone, and all that was read of it was told."""
+
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     """Until this clock nothing is due, unless something happens."""
 
@@ -205,5 +230,7 @@ SliceEffect: TypeAlias = (
     | SendFlush
     | SendBarrier
     | Report
+    | TellMissing
+    | TellEnded
     | Sleep
 )

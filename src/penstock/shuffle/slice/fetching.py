@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from penstock.errors import LocalProtocolError
 from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
 from penstock.shuffle.slice.events import (
     Fetch,
@@ -27,7 +28,7 @@ from penstock.shuffle.slice.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.journal.store import JournalBatch, JournalStore
+    from penstock.journal.store import JournalBatch, JournalStore, States
 
 READERS: Final = 2
 """Threads. Arrow and the disk work while the interpreter does something else."""
@@ -82,12 +83,22 @@ class Fetcher:
             self._fail(error)
 
     def _probe(self, wish: Probe) -> None:
+        states: States = {}
         try:
             probe = self._store.probe(wish.journal)
+            if probe.first_kept > wish.offset:
+                at, states = self._store.states(wish.journal, probe.first_kept)
+                if at != probe.first_kept:
+                    raise LocalProtocolError(
+                        f"{wish.journal} begins at {probe.first_kept}, and its store knows where "
+                        f"producers stand at {at} only"
+                    )
+        except OffsetDroppedError:  # once more, just now
+            self._probe(wish)
         except UnknownJournalError:
             self._deliver(Vanished(wish.read))
         else:
-            self._deliver(Probed(wish.read, probe.first_kept, probe.write_head))
+            self._deliver(Probed(wish.read, probe.first_kept, probe.write_head, states))
 
     def _fetch(self, wish: Fetch) -> None:
         offset, batches = self._going_on.pop(wish.read, (-1, None))
@@ -97,7 +108,7 @@ class Fetcher:
             found, is_more = _some(batches, wish.bytes_max)
             head = self._store.probe(wish.journal).write_head
         except OffsetDroppedError:
-            self._probe(Probe(wish.read, wish.journal))
+            self._probe(Probe(wish.read, wish.journal, wish.offset))
             return
         except UnknownJournalError:
             self._deliver(Vanished(wish.read))
@@ -112,16 +123,17 @@ class Fetcher:
         self._deliver(Fetched(wish.read, tuple(found), head))
 
     def _replay(self, wish: Replay) -> None:
+        begin = wish.begin
         try:
-            begin = max(wish.begin, self._store.probe(wish.journal).first_kept)
+            begin = max(begin, self._store.probe(wish.journal).first_kept)
             found, is_more = _some(self._store.read(wish.journal, begin, wish.end), REPLAY_BYTES)
         except OffsetDroppedError:  # just now
             self._replay(wish)
             return
         except UnknownJournalError:
-            found, is_more = [], False  # what is gone cannot be read again
+            found, is_more, begin = [], False, wish.end  # what is gone cannot be read again
         reached = found[-1].first_offset + found[-1].rows if is_more else wish.end
-        self._deliver(ReplayFetched(wish.read, tuple(found), reached))
+        self._deliver(ReplayFetched(wish.read, tuple(found), reached, min(begin, wish.end)))
 
     def _look(self) -> None:
         pause = LOOK_SECONDS

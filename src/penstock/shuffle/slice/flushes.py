@@ -25,6 +25,8 @@ class Flushes:
         self._members = tuple(members)
         self._earlier = cycle
         self.cycle = cycle
+        self.told_cycle = cycle
+        """Up to this one, what was flushed was told."""
         self.is_due = False
         self._delta: Frontier | None = None
         """Of the flush under way."""
@@ -80,6 +82,7 @@ class Flushes:
             return None
         told = reduce_all(self._completed)
         self._completed = []
+        self.told_cycle = self.cycle if self._delta is None else self.cycle - 1
         self._is_asked = False
         return told
 

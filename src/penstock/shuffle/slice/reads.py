@@ -11,6 +11,7 @@ import numpy as np
 from penstock.errors import LocalProtocolError
 from penstock.frontier import resolve_checkpoint
 from penstock.ids import CLOCK_MAX, Kind, clock_delay, clock_duration, kind_of
+from penstock.sequence import ProducerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from penstock.frontier import ProducerFrontier
     from penstock.journal.store import JournalBatch
-    from penstock.sequence import ProducerState
     from penstock.shuffle.plan import BindingPlan
 
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -42,10 +42,20 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """So many rows are missing before the one at this offset."""
+    """Rows that will never be read: up to, not with, this offset. And where producers stand there,
+    as the journal itself says."""
 
     offset: int
-    missing: int
+    states: Mapping[int, ProducerState]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Of a producer, the rows of a span that ended among missing rows. How, nobody knows."""
+
+    producer: int
+    after: int
+    through: int
 
 
 @dataclass(slots=True, eq=False)
@@ -130,8 +140,8 @@ class Read:
     reported_offset: int = 0
     reported_head: int = 0
     """What the frontier deltas so far amount to: bytes are told as differences to these."""
-    gaps: deque[Gap] = field(default_factory=deque)
-    """Where rows are missing that will never be read."""
+    missing: int = 0
+    """So many rows are missing before its offset, and no gap floor tells it yet."""
 
     siblings: tuple[int, ...] = ()
     """The other bindings of its cohort that read the same journal."""
@@ -146,10 +156,14 @@ class Read:
     fetching: bool = False
     fetching_bytes: int = 0
     """Set aside for what is being fetched."""
+    gap: Gap | None = None
+    """What is buffered ends before it. It is crossed when that is drained."""
     vanished: bool = False
     awaited: dict[int, int] = field(default_factory=dict)
     """The commits that were lost and are fetched, by producer. The read ends with the last of them.
     """
+    hinted: frozenset[int] = frozenset()
+    """The producers of the commits that were lost."""
     parked: bool = False
     """It has them all."""
     gapped: set[int] = field(default_factory=set)
@@ -174,6 +188,7 @@ class Read:
         offset = point.offset
         read = cls(number, binding, journal, offset, point.states, 0, offset, offset)
         read.awaited = {producer.int64: clock for producer, clock in point.hinted.items()}
+        read.hinted = frozenset(read.awaited)
         return read
 
     @property
@@ -188,20 +203,61 @@ class Read:
 
     # What comes
 
-    def probed(self, first_kept: int, write_head: int) -> None:
-        missing = first_kept - self.buffered_offset
-        if missing > 0:
-            self.gaps.append(Gap(first_kept, missing))
-            self.buffered_offset = first_kept
-            if not self.buffer:
-                self.offset = first_kept
+    def probed(self, first_kept: int, write_head: int, states: Mapping[int, ProducerState]) -> None:
+        if first_kept > self.buffered_offset:
+            self.gap = Gap(first_kept, states)
         self.write_head = max(write_head, self.buffered_offset)
         self.probing = self.fetching = False
         self.fetching_bytes = 0
 
+    @property
+    def needed_from(self) -> int:
+        """The first row that is still to be read for the commits that were lost."""
+        spans = [self.states[producer].offset for producer in self.gapped & self.hinted]
+        return min([self.buffered_offset, *spans])
+
+    def forgotten(self) -> list[Forgotten]:
+        """The open spans that end among the rows of the gap. Whether those were committed or rolled
+        back is lost with them, and what was rolled back must never be seen. A span that is open at
+        the other end too only lacks some rows."""
+        return [
+            Forgotten(producer, state.last_commit, state.max_continue)
+            for producer, state in self.states.items()
+            if state.max_continue
+            and not is_gapped(state)
+            and self.gap is not None
+            and not _is_same_span(state, self.gap.states.get(producer, state))
+        ]
+
+    def cross_gap(self) -> None:
+        """Everything before the gap is drained. From its end on producers stand where the journal
+        says: so what was committed or repeated in it is known, and rows behind it make sense."""
+        gap, self.gap = self.gap, None
+        if gap is None or self.buffer:
+            raise LocalProtocolError(f"{self.journal} has no gap here to be crossed")
+        missing = gap.offset - self.offset
+        self.missing += missing
+        # Not counted as read, nor as behind.
+        self.reported_offset += missing
+        self.reported_head += missing
+        self.offset = self.buffered_offset = gap.offset
+        self.write_head = max(self.write_head, gap.offset)
+        changed = {}
+        for producer, there in gap.states.items():
+            here = self.states.get(producer)
+            if here is not None and is_gapped(here) and _is_same_span(here, there):
+                continue  # what is left of it is read again when it goes on
+            if here is None or there.last_commit >= here.last_commit:
+                # A span that is not open is closed as far as the gap goes: whoever resumes from
+                # here asks for nothing in it.
+                offset = there.offset if there.max_continue else -gap.offset
+                changed[producer] = ProducerState(there.last_commit, there.max_continue, offset)
+        self.advance(changed)
+
     def vanish(self) -> None:
         """It counts as tailing from here on, and what is buffered still drains."""
         self.write_head = self.buffered_offset
+        self.gap = None
         self.vanished = True
         self.probing = self.fetching = False
         self.fetching_bytes = 0
@@ -292,11 +348,8 @@ class Read:
         bytes are missing before them."""
         batch, first = piece.batch, piece.begin
         floor = None
-        while self.gaps and self.gaps[0].offset <= batch.offsets[first]:
-            missing = self.gaps.popleft().missing
-            # Not counted as read, nor as behind.
-            self.reported_offset += missing
-            self.reported_head += missing
+        if self.missing:
+            self.missing = 0
             floor = clock_delay(int(batch.clocks[first]), GAP_SLACK)
         self.offset = int(batch.offsets[piece.end - 1]) + 1
         self.key = int(batch.keys[piece.end - 1])
@@ -321,6 +374,10 @@ class Read:
 
 def is_gapped(state: ProducerState) -> bool:
     return state.max_continue == state.last_commit != 0
+
+
+def _is_same_span(here: ProducerState, there: ProducerState) -> bool:
+    return there.max_continue != 0 and there.offset == here.offset
 
 
 def keys_of(clocks: Keys, delay: int, floor: int) -> Keys:

@@ -108,11 +108,6 @@ class SpanReplay:
         if not self.buffer:
             self.begin = reached
 
-    def give_up(self) -> None:
-        """The journal is gone: what came is all there is."""
-        self.fetching = False
-        self.reached = self.end
-
     def pieces(self) -> list[Piece]:
         """Of one schema, as in any round."""
         version = self.buffer[0].version if self.buffer else 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.sequence import ProducerState
     from penstock.shuffle.slice.events import HintIndex
-    from penstock.shuffle.slice.reads import Int64s, Keys, Piece, Read
+    from penstock.shuffle.slice.reads import Forgotten, Int64s, Keys, Piece, Read
 
 Bools: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 HintKey: TypeAlias = tuple[str, int, int]
@@ -224,3 +224,14 @@ def _rollbacks(columns: Columns, discards: Discards) -> Iterator[tuple[Stage, pa
                 schema=ROLLBACK_SCHEMA,
             ),
         )
+
+
+def forgetting(read: Read, spans: Sequence[Forgotten]) -> pa.RecordBatch:
+    """A rollback of each of these."""
+    columns: list[pa.Array[Any]] = [
+        pa.array([read.number] * len(spans), pa.uint32()),
+        pa.array([span.producer for span in spans], pa.int64()),
+        pa.array([span.after for span in spans], pa.uint64()),
+        pa.array([span.through for span in spans], pa.uint64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROLLBACK_SCHEMA)

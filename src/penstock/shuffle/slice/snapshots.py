@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.errors import CorruptStorageError, PenstockError
 from penstock.frontier import Frontier, decode_chunks, encode_chunks
 from penstock.sequence import ProducerState
-from penstock.shuffle.slice.reads import Gap, Read
+from penstock.shuffle.slice.reads import Read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ class SavedRead:
     reported_offset: int
     reported_head: int
     missing: int
-    """Rows that are missing before the offset, if that was not told."""
+    """Rows that are missing before the offset, if no gap floor tells that yet."""
     states: Mapping[int, ProducerState]
 
     @classmethod
@@ -72,8 +72,7 @@ class SavedRead:
             key=read.key,
             reported_offset=read.reported_offset,
             reported_head=read.reported_head,
-            # Gaps behind rows that are only buffered are found again.
-            missing=sum(gap.missing for gap in read.gaps if gap.offset <= read.offset),
+            missing=read.missing,  # a gap that is still ahead is found again
             states=dict(read.states),
         )
 
@@ -88,8 +87,7 @@ class SavedRead:
             self.reported_offset,
             self.reported_head,
         )
-        if self.missing:
-            read.gaps.append(Gap(self.offset, self.missing))
+        read.missing = self.missing
         return read
 
 

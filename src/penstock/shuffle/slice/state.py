@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, reduce_all
 from penstock.shuffle.marks import BEGINNING, Mark, MarkKind
+from penstock.shuffle.parcels import Stage
 from penstock.shuffle.slice import progress, telling
 from penstock.shuffle.slice.events import (
     AllReadsStarted,
@@ -37,6 +38,8 @@ from penstock.shuffle.slice.events import (
     Sleep,
     SliceEffect,
     SliceEvent,
+    TellEnded,
+    TellMissing,
     Vanished,
 )
 from penstock.shuffle.slice.flushes import Flushes
@@ -44,7 +47,7 @@ from penstock.shuffle.slice.levelling import ROUND_ROWS_MAX, Levels, cut, gather
 from penstock.shuffle.slice.parcelling import FrameCosts, announcement, frame_bytes, parcels
 from penstock.shuffle.slice.reads import Piece, Read
 from penstock.shuffle.slice.replay import SpanReplay
-from penstock.shuffle.slice.rounds import HintKey, Round, make_round
+from penstock.shuffle.slice.rounds import HintKey, Round, forgetting, make_round
 from penstock.shuffle.slice.snapshots import SavedRead, SavedReplay, SliceSnapshot
 from penstock.shuffle.slice.spans import OpenSpans
 from penstock.shuffle.status import NAMED_MAX, Details, Sent, SliceStatus, seconds_of
@@ -99,6 +102,10 @@ class SliceState:
         self._fed: dict[int, Read] = {}
         """By place, those with something buffered and no fetch under way."""
         self._unannounced: list[Read] = []
+        self._at_gap: dict[int, Read] = {}
+        """By place, those that have a gap behind what is buffered."""
+        self._ending: dict[int, int | None] = {}
+        """By place, those whose journal is gone, and the flush that has the last of them."""
         self._gapped: dict[int, Read] = {}
         """By place, those with gapped producers."""
         self._replay: SpanReplay | None = None
@@ -140,12 +147,8 @@ class SliceState:
             case AllReadsStarted():
                 self._all_started = True
                 return []
-            case Probed(read=number):
-                read = self._read(number)
-                self._probing -= read.probing
-                self._fetching_bytes -= read.fetching_bytes
-                read.probed(event.first_kept, event.write_head)
-                return self._moved(read)
+            case Probed():
+                return self._probed(event)
             case Fetched(read=number):
                 read = self._read(number)
                 self._fetching_bytes -= read.fetching_bytes
@@ -155,20 +158,15 @@ class SliceState:
                 return self._moved(read)
             case Vanished(read=number):
                 read = self._read(number)
-                self._fed.pop(read.place, None)
-                self._hungry.pop(read.place, None)
+                for places in (self._fed, self._hungry, self._at_gap):
+                    places.pop(read.place, None)
                 self._probing -= read.probing
                 self._fetching_bytes -= read.fetching_bytes
                 read.vanish()
-                if self._replay is not None and self._replay.read is read:
-                    self._replay.give_up()
-                return [*self._go_on_replaying(), *self._moved(read)]
-            case ReplayFetched(read=number):
-                replay = self._replay
-                if replay is None or replay.read.number != number:
-                    raise LocalProtocolError(f"read {number} is not being replayed")
-                replay.fetched(event.batches, event.reached)
-                return self._go_on_replaying()
+                self._ending[read.place] = None
+                return [*self._moved(read), *self._end_reads()]
+            case ReplayFetched():
+                return self._replay_fetched(event)
             case Flushed():
                 self._flushes.flushed(event.member, event.cycle, event.lsn)
                 return [*self._flush(), *self._report()]
@@ -179,6 +177,24 @@ class SliceState:
                 return [SendBarrier(barrier)]
             case _:
                 assert_never(event)
+
+    def _probed(self, event: Probed) -> list[SliceEffect]:
+        read = self._read(event.read)
+        self._probing -= read.probing
+        self._fetching_bytes -= read.fetching_bytes
+        read.probed(event.first_kept, event.write_head, event.states)
+        if read.awaited and event.first_kept > read.needed_from:
+            return [TellMissing(read.number, read.needed_from, event.first_kept)]
+        return self._moved(read)
+
+    def _replay_fetched(self, event: ReplayFetched) -> list[SliceEffect]:
+        replay = self._replay
+        if replay is None or replay.read.number != event.read:
+            raise LocalProtocolError(f"read {event.read} is not being replayed")
+        if replay.producer in replay.read.hinted and event.kept_from > replay.reached:
+            return [TellMissing(event.read, replay.reached, event.kept_from)]
+        replay.fetched(event.batches, event.reached)
+        return self._go_on_replaying()
 
     def _read(self, number: int) -> Read:
         try:
@@ -212,14 +228,48 @@ class SliceState:
         self._probing += 1
         is_replayed = (event.journal, event.binding) in self._saved_replays
         resumed = self._resume_replay() if is_replayed else []
-        return [Probe(read.number, read.journal), *resumed]
+        return [Probe(read.number, read.journal, read.offset), *resumed]
 
     def _moved(self, read: Read) -> list[SliceEffect]:
         """Something came for a read."""
+        if self._is_at_gap(read) and not read.forgotten():
+            self._cross(read)
         self._levels.update(read)
-        if not read.is_over:
+        if read.awaited and not read.is_over and not read.is_behind:
+            return [TellMissing(read.number, read.buffered_offset, read.buffered_offset)]
+        if read.gap is not None:
+            self._at_gap[read.place] = read
+        elif not read.is_over:
             (self._fed if read.buffer else self._hungry)[read.place] = read
         return self._fetch()
+
+    def _is_at_gap(self, read: Read) -> bool:
+        """All rows before a gap are drained, also those that are read again."""
+        is_replayed = self._replay is not None and self._replay.read is read
+        return read.gap is not None and not read.buffer and not is_replayed
+
+    def _cross(self, read: Read) -> None:
+        read.cross_gap()
+        self._forget_gapped(read)
+        if read.unreported:
+            self._news[read.place] = read
+            self._flushes.is_due = True
+
+    def _cross_gaps(self) -> list[SliceEffect]:
+        """Of the reads that have come to their gaps. Spans that ended in there are forgotten; that
+        goes with the same round, so no snapshot has the one without the other."""
+        effects: list[SliceEffect] = []
+        for read in filter(self._is_at_gap, list(self._at_gap.values())):
+            del self._at_gap[read.place]
+            forgotten = read.forgotten()
+            if forgotten:
+                effects += self._announce()
+                batch = forgetting(read, forgotten)
+                self._credit -= batch.nbytes + frame_bytes(batch.schema)
+                effects.append(SendRollbacks(Stage(read.binding.place, 0), batch))
+            self._cross(read)
+            effects += self._moved(read)
+        return effects
 
     def _fetch(self) -> list[SliceEffect]:
         """Reads with nothing buffered are fetched in any case; others as far as the budget goes,
@@ -328,6 +378,8 @@ class SliceState:
         self.lacks_credit = self._credit < max(LEAST_CREDIT * self._credit_max, 1)
         effects: list[SliceEffect] = []
         if not self.lacks_credit:
+            if self._at_gap:
+                effects += self._cross_gaps()
             if self._replay is not None:
                 effects += self._replay_some(self._replay)
             elif not self.is_deferred:
@@ -341,6 +393,7 @@ class SliceState:
                 effects.append(SendMark(member, mark))
         effects += self._flush()
         effects += self._fetch()
+        effects += self._end_reads()
         head = self._levels.least_head()
         if mark.kind is MarkKind.DELAYED and head is not None:
             effects.append(Sleep(head))
@@ -497,7 +550,24 @@ class SliceState:
 
     def _report(self) -> list[SliceEffect]:
         delta = self._flushes.answer()
-        return [] if delta is None else [Report(delta)]
+        return [] if delta is None else [Report(delta), *self._end_reads()]
+
+    def _end_reads(self) -> list[SliceEffect]:
+        """Of journals that are gone. Who is told that one ended has heard all there was of it."""
+        effects: list[SliceEffect] = []
+        for place in list(self._ending):
+            read = self._reads[place]
+            if read.buffer or (self._replay is not None and self._replay.read is read):
+                continue
+            if place in self._news:
+                self._flushes.is_due = True
+                continue
+            if self._ending[place] is None:
+                self._ending[place] = self._flushes.cycle
+            if (self._ending[place] or 0) <= self._flushes.told_cycle:
+                del self._ending[place]
+                effects.append(TellEnded(read.number))
+        return effects
 
     # Snapshots
 

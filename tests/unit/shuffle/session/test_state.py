@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from penstock.ids import Producer
 from penstock.journal.collection import Collection
 from penstock.journal.names import Selector
 from penstock.routing import assign
+from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.state import (
     READS_MAX,
     AllReadsStarted,
@@ -21,6 +25,7 @@ from penstock.shuffle.session.state import (
     ListingDone,
     Progressed,
     ReadEnded,
+    RowsMissing,
     SessionEffect,
     SessionState,
     SliceOpened,
@@ -80,12 +85,22 @@ def test_a_read_goes_on_where_the_frontier_ends_and_only_once() -> None:
     read = start(state, 0, EU)
     assert read.entries == (ProducerFrontier(P, 50, 0, -9),)
     assert start(state, 1, EU).entries == (ProducerFrontier(P, 60, 0, -8),)
-    assert listed(state, 0, EU) == []  # it is being read
-    state.on_event(ReadEnded(read.member, read.lane, read.read), 0.0)
+    assert state.on_event(ReadEnded(read.member, read.lane, read.read), 0.0) == []
     again = start(state, 0, EU)
     assert (again.read, again.entries) == (2, ())
-    assert listed(state, 0, EU) == []
     assert state.frontier == resume
+
+
+def test_a_journal_that_is_there_again_before_anybody_listed_it_is_read_anew() -> None:
+    state = opened()
+    read = start(state, 0, EU)
+    list_all(state)
+    assert listed(state, 0, EU) == []  # it is being read
+    assert not state.unread
+    state.on_event(ReadEnded(read.member, read.lane, read.read), 0.0)
+    assert state.unread == ((EU, 0),)
+    assert state.looked_for(state.unread, {EU}, 1.0) == [replace(read, read=1)]
+    assert not state.unread
 
 
 def test_numbers_of_reads_go_on_from_session_to_session() -> None:
@@ -216,6 +231,66 @@ def test_moot_hints_leave_the_frontier() -> None:
     assert state.take() is not None
     assert state.frontier.unresolved_hints == 0
     assert state.frontier.entry(US, 0, P) == ProducerFrontier(P, 20, 0, -3)
+
+
+def list_all(state: SessionState) -> list[SessionEffect]:
+    return [
+        effect
+        for place, lister in LISTERS.items()
+        for effect in state.on_event(ListingDone(*lister, place), 0.0)
+    ]
+
+
+def test_a_recovery_fails_at_once_if_a_journal_is_gone() -> None:
+    resume = Frontier.of([journal(EU, 0, 50, -9, hint=80), journal(US, 0, 50, -9)])
+    with pytest.raises(RowsLostError) as found:
+        list_all(opened(resume))
+    assert (found.value.feed, found.value.journal) == ("feed", EU)
+    assert str(P) in str(found.value)
+    assert "the journal is not there any more" in str(found.value)
+    assert "new checkpoint" in str(found.value)
+    assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)
+
+
+def test_a_recovery_fails_at_once_if_a_journal_goes_or_lost_rows() -> None:
+    resume = Frontier.of([journal(EU, 0, 50, -9, hint=80)])
+    for event, problem in (
+        (ReadEnded(0, 0, 0), "is not there any more"),
+        (RowsMissing(0, 0, 0, 9, 12), "rows 9 to 11 were dropped"),
+        (RowsMissing(0, 0, 0, 11, 11), "it ends at offset 11; it is not the journal that it was"),
+    ):
+        state = opened(resume)
+        read = start(state, 0, EU)
+        assert len(list_all(state)) == len(SLICES)
+        with pytest.raises(RowsLostError, match=problem):
+            state.on_event(replace(event, member=read.member), 1.0)
+
+
+def test_nobody_waits_for_a_journal_that_was_deleted() -> None:
+    state = opened()
+    read = start(state, 0, US)
+    half = Frontier.of([journal(EU, 0, 50, -9), journal(US, 0, hint=50)])
+    state.on_event(Progressed(4, 0, half), 1.0)
+    assert not state.unread, "it may still be found"
+    list_all(state)
+    assert not state.unread, "it is being read"
+    assert state.looked_for([(US, 0)], (), 2.0) == []
+    assert state.take() is None
+    state.on_event(ReadEnded(read.member, read.lane, read.read), 2.0)
+    assert state.unread == ((US, 0),)
+    assert state.looked_for([], (), 3.0) == []
+    assert state.take() is None
+    assert state.looked_for([(US, 0)], (), 3.0) == [CheckpointReady()]
+    taken = state.take()
+    assert taken is not None
+    assert [one.journal for one in taken.journals()] == [EU]
+    more = Frontier.of([journal(EU, 0, 60, -12), journal(US, 0, hint=60)])
+    state.on_event(Progressed(4, 0, more), 4.0)
+    assert state.take() is not None, "nor later"
+    start(state, 0, US)
+    again = Frontier.of([journal(EU, 0, 70, -13), journal(US, 0, hint=70)])
+    state.on_event(Progressed(4, 0, again), 5.0)
+    assert state.take() is None, "but for one that is there again"
 
 
 COMMIT = Frontier.of([journal(EU, 0, 50, -9)])

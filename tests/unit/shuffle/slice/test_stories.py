@@ -37,6 +37,7 @@ from penstock.shuffle.slice.events import (
     SendReads,
     SendRollbacks,
     Sleep,
+    TellEnded,
     Vanished,
 )
 from penstock.shuffle.slice.reads import GAP_SLACK
@@ -310,8 +311,9 @@ def test_missing_bytes_raise_the_gap_floor_of_the_binding() -> None:
 def test_rows_that_are_dropped_while_reading_are_a_gap_too_also_over_a_restart() -> None:
     rows = documents(*range(10, 20))
     state = fed(slice_of(), rows[:4], head=10)
-    assert state.handle(Probed(7, 8, 10)) == [Fetch(7, "j", 8, FETCH_BYTES)]
-    state.round(NOW, PLENTY)
+    assert state.handle(Probed(7, 8, 10)) == [], "what is buffered goes first"
+    assert of(state.round(NOW, PLENTY), Fetch) == []
+    assert of(state.round(NOW, PLENTY), Fetch) == [Fetch(7, "j", 8, FETCH_BYTES)]
     restored = slice_of(restored=SliceSnapshot.decode(state.snapshot().encode()))
     restored.handle(ReadStarted(3, 0, "j"))
     restored.handle(AllReadsStarted())
@@ -336,12 +338,30 @@ def test_a_journal_that_vanishes_holds_nobody_up_and_is_told() -> None:
     state = fed(slice_of(), documents(10, 20), head=9)
     state.handle(ReadStarted(8, 0, "k"))
     assert of(state.round(NOW, PLENTY), SendParcel) == []
-    assert state.handle(Vanished(8)) == []
-    assert of(state.round(NOW, PLENTY), SendParcel)[0].batch.num_rows == 2
+    assert state.handle(Vanished(8)) == [TellEnded(8)], "nothing was read of it"
+    effects = state.round(NOW, PLENTY)
+    assert of(effects, SendParcel)[0].batch.num_rows == 2
+    (flush,) = of(effects, SendFlush)
     assert state.handle(Vanished(7)) == []
     effects = state.round(NOW, PLENTY)
     assert of(effects, SendMark) == [SendMark(1, IDLE)]
     assert of(effects, Fetch) == []
+    assert state.handle(Flushed(1, flush.cycle, 5)) == []
+    first, second = state.handle(ProgressAsked())
+    assert isinstance(first, Report), "what was read of it is told first"
+    assert second == TellEnded(7)
+
+
+def test_a_journal_that_vanishes_within_a_span_is_told_with_a_flush_of_its_own() -> None:
+    state = fed(slice_of(), documents(10, 20, flags=1))
+    assert of(state.round(NOW, PLENTY), SendFlush) == []
+    assert state.handle(Vanished(7)) == []
+    (flush,) = of([*state.round(NOW, PLENTY), *state.round(NOW, PLENTY)], SendFlush)
+    state.handle(ProgressAsked())
+    first, second = state.handle(Flushed(1, flush.cycle, 5))
+    assert isinstance(first, Report)
+    assert first.delta.offsets.tolist() == [0]
+    assert second == TellEnded(7)
 
 
 def test_the_read_ahead_is_shared_but_every_read_gets_one_batch() -> None:
@@ -432,7 +452,8 @@ def test_a_commit_within_the_span_is_an_error() -> None:
 def test_a_replay_ends_with_its_journal() -> None:
     state = resumed()
     state.round(NOW, PLENTY)
-    state.handle(Vanished(7))
+    assert state.handle(Vanished(7)) == []
+    state.handle(ReplayFetched(7, (), 3, 3))
     effects = state.round(NOW, PLENTY) + state.round(NOW, PLENTY)
     assert of(effects, SendParcel)[0].batch.column("_offset").to_pylist() == [3]
     assert told(state, effects).offsets.tolist() == [-5]
@@ -448,7 +469,7 @@ def test_a_replay_is_in_the_snapshot() -> None:
     restored = slice_of(restored=snapshot)
     assert restored.snapshot() == snapshot
     effects = restored.handle(ReadStarted(2, 0, "j"))
-    assert effects == [Probe(2, "j"), Replay(2, "j", 1, 3)]
+    assert effects == [Probe(2, "j", 3), Replay(2, "j", 1, 3)]
 
 
 def test_a_restored_slice_tells_everything_once_more_and_marks_again() -> None:
@@ -461,7 +482,7 @@ def test_a_restored_slice_tells_everything_once_more_and_marks_again() -> None:
     again = told(restored, effects)
     assert again.last_commits.tolist() == delta.last_commits.tolist() == [20]
     assert again.bytes_read_delta.tolist() == [0]
-    assert restored.handle(ReadStarted(1, 0, "j")) == [Probe(1, "j")]
+    assert restored.handle(ReadStarted(1, 0, "j")) == [Probe(1, "j", 2)]
     assert restored.handle(Probed(1, 0, 5)) == [Fetch(1, "j", 2, FETCH_BYTES)]
 
 
