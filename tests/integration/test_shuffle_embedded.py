@@ -15,11 +15,14 @@ import pytest
 import penstock as ps
 from penstock.frontier import Frontier
 from penstock.routing import vnodes_of
+from penstock.shuffle.control import SESSION
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.member import Settings
-from penstock.shuffle.resume import Epoch
+from penstock.shuffle.resume import SNAPSHOTS, Epoch, load_record
 from penstock.shuffle.slice.state import FETCH_BYTES
+from penstock.snapshot import SnapshotStore
+from penstock.snapshot.participant import DROP_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -357,6 +360,57 @@ def test_what_was_lost_is_read_up_to_its_last_commit_and_no_further(tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_epochs_are_kept_until_the_consumer_is_done_with_them(tmp_path: Path) -> None:
+    """It may come back to any of them, also after a restart. Later ones are kept no longer."""
+    world = World(tmp_path, 3)
+    world.start()
+    session, place = world.shuffle.session, world.shuffle.place
+    epochs: list[Epoch] = []
+
+    def more(count: int) -> None:
+        with world.store.producer() as producer:
+            for _ in range(count):
+                world.outside(producer, 1)
+                newest = epochs[-1].number if epochs else session.newest.number
+                found = session.wait_epoch(newest, PATIENCE_SECONDS, hurry=True)
+                assert found is not None
+                epochs.append(found)
+
+    more(2 * DROP_EVERY)
+    for epoch in epochs:
+        assert load_record(place, epoch.number).frontier == epoch.frontier
+    done, left = epochs[DROP_EVERY], epochs[DROP_EVERY:]
+    session.consumed(done.number)
+    more(DROP_EVERY + 1)
+    kept = SnapshotStore(place.within(SNAPSHOTS), SESSION).epochs()
+    assert kept[0] == done.number
+    for epoch in left:
+        assert load_record(place, epoch.number).frontier == epoch.frontier
+    world.stop()
+
+
+def test_an_epoch_is_ready_before_a_busy_consumer_asks_again(tmp_path: Path) -> None:
+    world = World(tmp_path, 4)
+    shuffle = EmbeddedShuffle(
+        world.feed,
+        world.store,
+        tmp_path / "shuffle",
+        members=2,
+        epoch_seconds=10 * PATIENCE_SECONDS,
+    )
+    with shuffle, world.store.producer() as producer:
+        session = shuffle.session
+        at = session.newest.number
+        for _ in range(2):
+            world.outside(producer, 1)
+            found = session.wait_epoch(at, PATIENCE_SECONDS, hurry=True)
+            assert found is not None
+            at = found.number
+        world.outside(producer, 1)
+        # By one who is in no hurry: it waits, and is no reason for an epoch.
+        assert session.wait_epoch(at, PATIENCE_SECONDS) is not None
+
+
 def test_old_documents_of_low_priority_do_not_delay_live_ones(tmp_path: Path) -> None:
     """While a backfill drains, live documents come as soon at its end as at its beginning."""
     old, at_once = 4_000_000, 50_000
