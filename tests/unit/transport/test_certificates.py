@@ -245,7 +245,8 @@ def bad(change: Callable[[Material], Material]) -> Material:
 
 BEGIN_2020 = datetime(2020, 1, 1, tzinfo=UTC)
 OLD = make_issuer("old", begin=BEGIN_2020, end=datetime(2020, 3, 4, 5, tzinfo=UTC))
-LATER = NOW + timedelta(days=400)
+LATER = datetime(2200, 1, 2, 3, 4, tzinfo=UTC)
+"""Not counted from now: the name of a test has it, and must be the same in all test processes."""
 LOCKED_KEY = pem_of_key(new_key(), b"secret")
 
 
