@@ -6,6 +6,7 @@ in their offsets.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import logging
@@ -29,7 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Batches(StreamingQueryListener):
-    """From `listen` to `close`. Spark calls it in a thread of its own, one batch after another."""
+    """From its making to `close`. Spark calls it in a thread of its own, batch after batch."""
 
     def __init__(self, spark: SparkSession, folder_of: Callable[[str], Path | None]) -> None:
         """`folder_of` gives a feed's folder by its name, or None if it is somebody else's."""
@@ -40,7 +41,8 @@ class Batches(StreamingQueryListener):
         spark.streams.addListener(self)
 
     def close(self) -> None:
-        self._spark.streams.removeListener(self)
+        with contextlib.suppress(Exception):  # Spark may be gone, and the listener with it
+            self._spark.streams.removeListener(self)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         pass
