@@ -22,7 +22,7 @@ from penstock.shuffle.resume import Epoch
 from penstock.shuffle.slice.state import FETCH_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from penstock.shuffle.member import Setup
@@ -155,6 +155,17 @@ class World:
         assert self.shuffle.session.wait_caught_up(PATIENCE_SECONDS), self.shuffle.session.statuses
         self.consume()
 
+    def wait_figures(self, name: str, is_enough: Callable[[float], bool]) -> float:
+        """What all members say of themselves, which they do a few times a second."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            told = [each.get(name) for each in list(self.shuffle.session.statuses.values())]
+            found = [each for each in told if each is not None]
+            if len(found) == len(self.shuffle.members) and is_enough(sum(found)):
+                return sum(found)
+            assert time.monotonic() < deadline, told
+            time.sleep(0.01)
+
     def check(self) -> None:
         assert self.got == self.committed
         ids = sorted(self.owners)
@@ -195,13 +206,18 @@ def test_nothing_that_is_queued_is_read_again(tmp_path: Path) -> None:
             world.write(producer)
         world.start()
         world.settle()
+        # Also what is behind the last commit, and rolled back.
+        world.wait_figures("behind.0", lambda rows: rows == 0)
+        world.shuffle.session.begin_epoch()
+        newest = world.shuffle.session.newest.number
+        assert world.shuffle.session.wait_epoch(newest, PATIENCE_SECONDS)
         world.stop()
         world.start()
         before = world.shuffle.session.newest.number
         world.outside(producer, 10)
         world.settle()
         world.check()
-        rows = sum(figures["rows"] for figures in world.shuffle.session.statuses.values())
+        rows = world.wait_figures("rows", lambda rows: rows >= 10)
         assert rows == 10, "written by this session"
         assert world.shuffle.session.newest.number > before
         world.stop()

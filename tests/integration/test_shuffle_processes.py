@@ -217,7 +217,8 @@ def test_a_restart_reads_nothing_again_that_is_queued(store: OpenStore, tmp_path
     count = _write(store, 0)
     with _shuffle(store, place) as shuffle:
         assert shuffle.session.wait_caught_up(60)
-        assert _total(shuffle, "rows") >= count
+        _wait_total(shuffle, "rows", lambda rows: rows >= count)
+        _wait_total(shuffle, "behind.0", lambda rows: rows == 0)
         offsets = _total(shuffle, "read_offset.0")
         closing_since = time.monotonic()
     assert time.monotonic() - closing_since < CLOSED_SECONDS_MAX
@@ -226,6 +227,7 @@ def test_a_restart_reads_nothing_again_that_is_queued(store: OpenStore, tmp_path
         producer.append("orders", new)
     with _shuffle(store, place) as shuffle:
         assert shuffle.session.wait_caught_up(60)
+        _wait_total(shuffle, "rows", lambda rows: rows >= len(new))
         assert _total(shuffle, "rows") == len(new)
         assert _total(shuffle, "read_offset.0") == offsets + len(new)
         assert _count(_ids(shuffle)) == count + len(new)
@@ -233,6 +235,18 @@ def test_a_restart_reads_nothing_again_that_is_queued(store: OpenStore, tmp_path
 
 def _total(shuffle: Shuffle, figure: str) -> float:
     return sum(each[figure] for each in shuffle.session.statuses.values())
+
+
+def _wait_total(shuffle: Shuffle, figure: str, is_enough: Callable[[float], bool]) -> None:
+    """Members tell their figures a few times a second."""
+    deadline = time.monotonic() + 60
+    while True:
+        told = [each.get(figure) for each in list(shuffle.session.statuses.values())]
+        found = [each for each in told if each is not None]
+        if len(found) == len(shuffle.members) and is_enough(sum(found)):
+            return
+        assert time.monotonic() < deadline, told
+        time.sleep(0.01)
 
 
 COMMAND = "import sys; from penstock.cli import main; sys.argv[0] = 'penstock'; main()"
