@@ -23,9 +23,10 @@ from penstock.shuffle.resume import SNAPSHOTS, Epoch, load_record
 from penstock.shuffle.slice.state import FETCH_BYTES
 from penstock.snapshot import SnapshotStore
 from penstock.snapshot.participant import DROP_EVERY
+from tests.conformance.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from penstock.shuffle.member import Setup
@@ -158,6 +159,17 @@ class World:
         assert self.shuffle.session.wait_caught_up(PATIENCE_SECONDS), self.shuffle.session.statuses
         self.consume()
 
+    def wait_rows(self, is_enough: Callable[[int], bool]) -> int:
+        """How many rows the queues of all members got, which they tell a few times a second."""
+
+        def told() -> list[int]:
+            queues = self.shuffle.session.queues
+            rows = sum(queue.rows for queue in queues.values())
+            return [rows] if len(queues) == len(self.shuffle.members) and is_enough(rows) else []
+
+        (rows,) = eventually(told, "so many rows in the queues", PATIENCE_SECONDS)
+        return rows
+
     def check(self) -> None:
         assert self.got == self.committed
         ids = sorted(self.owners)
@@ -198,13 +210,18 @@ def test_nothing_that_is_queued_is_read_again(tmp_path: Path) -> None:
             world.write(producer)
         world.start()
         world.settle()
+        # Also what is behind the last commit, and rolled back.
+        world.wait_rows(lambda _: world.shuffle.session.rows_behind == 0)
+        world.shuffle.session.begin_epoch()
+        newest = world.shuffle.session.newest.number
+        assert world.shuffle.session.wait_epoch(newest, PATIENCE_SECONDS)
         world.stop()
         world.start()
         before = world.shuffle.session.newest.number
         world.outside(producer, 10)
         world.settle()
         world.check()
-        rows = sum(queue.rows for queue in world.shuffle.session.queues.values())
+        rows = world.wait_rows(lambda rows: rows >= 10)
         assert rows == 10, "written by this session"
         assert world.shuffle.session.newest.number > before
         world.stop()
@@ -429,9 +446,11 @@ def test_old_documents_of_low_priority_do_not_delay_live_ones(tmp_path: Path) ->
         written[number] = time.monotonic()
         producer.append("live", [{"id": number, "v": "now"}])
 
-    with store.producer() as producer:
+    with store.producer() as historian:
         for first in range(0, old, at_once):
-            producer.append("history", pa.table({"id": range(first, first + at_once), "v": texts}))
+            historian.append("history", pa.table({"id": range(first, first + at_once), "v": texts}))
+    # The clocks of one that writes millions a second are ahead of the time.
+    with store.producer() as producer:
         write_live(producer, 0)  # or the journal is found by a later listing
         with EmbeddedShuffle(feed, store, tmp_path / "shuffle", epoch_seconds=0.05) as shuffle:
             deadline = time.monotonic() + PATIENCE_SECONDS

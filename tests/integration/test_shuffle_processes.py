@@ -236,7 +236,9 @@ def test_a_restart_reads_nothing_again_that_is_queued(store: OpenStore, tmp_path
     count = _write(store, 0)
     with _shuffle(store, place) as shuffle:
         assert shuffle.session.wait_caught_up(60)
-        assert _rows(shuffle) >= count
+        eventually(
+            lambda: _rows(shuffle) >= count and shuffle.session.rows_behind == 0, "all rows queued"
+        )
         offsets = _offsets(shuffle)
         closing_since = time.monotonic()
     assert time.monotonic() - closing_since < CLOSED_SECONDS_MAX
@@ -245,6 +247,7 @@ def test_a_restart_reads_nothing_again_that_is_queued(store: OpenStore, tmp_path
         producer.append("orders", new)
     with _shuffle(store, place) as shuffle:
         assert shuffle.session.wait_caught_up(60)
+        eventually(lambda: _rows(shuffle) >= len(new), "the new rows queued")
         assert _rows(shuffle) == len(new)
         assert _offsets(shuffle) == offsets + len(new)
         assert _count(_ids(shuffle)) == count + len(new)

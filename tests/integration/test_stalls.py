@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import PenstockError
 from penstock.journal import Collection, open_store, transaction
 from penstock.journal.transaction import Step
 from penstock.shuffle import member as member_module
@@ -29,6 +28,7 @@ from penstock.shuffle.outlet import Outlet
 from penstock.shuffle.processes import ProcessShuffle
 from penstock.shuffle.session import actor as session_module
 from penstock.shuffle.session.actor import MemberLostError
+from penstock.shuffle.session.lost import RowsLostError
 from penstock.watch import FeedState, Wait, load
 from tests.conformance.waiting import Background, eventually
 
@@ -86,9 +86,9 @@ class HeldStore:
         self._wait("probe", journal)
         return self._store.probe(journal)
 
-    def read(self, journal: str, *more: Any) -> Iterator[Any]:
+    def read(self, journal: str, *more: Any, **options: Any) -> Iterator[Any]:
         self._wait("read", journal)
-        yield from self._store.read(journal, *more)
+        yield from self._store.read(journal, *more, **options)
 
 
 class World:
@@ -453,17 +453,12 @@ def test_a_recovery_needs_a_journal_that_is_gone(world: World) -> None:
         assert shuffle.session.wait_caught_up(PATIENCE_SECONDS)
     shutil.rmtree(world.folder / "member-1")
     shutil.rmtree(next((world.folder.parent / "store").rglob("region=eu+000")))
-    shuffle = world.shuffle()
-    starting = Background(shuffle.start, "a recovery in vain")
-    wait = world.wait("journal_lost", journal=EU, is_gone=True)
-    assert wait.facts["producer"] == str(world.producer.id)
-    state = world.until(lambda state: state.verdict == "stuck", "the verdict")
-    assert EU in state.explanation[1]
-    shuffle.session.fail(PenstockError("enough of it"))
-    with pytest.raises(PenstockError, match="enough of it"):
-        starting.result(PATIENCE_SECONDS)
-    assert world.explained().phase == "failed"
-    assert world.explained().reason == "enough of it"
+    with pytest.raises(RowsLostError, match=str(world.producer.id)) as raised:
+        world.shuffle().start()
+    state = world.explained()
+    assert (state.phase, state.verdict) == ("failed", "down")
+    assert state.reason == str(raised.value)
+    assert EU in " ".join(state.explanation)
 
 
 # Processes

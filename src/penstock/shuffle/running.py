@@ -263,6 +263,8 @@ class Shuffle(abc.ABC):
         self._open_parts(setup, resume)
 
     def _close_all_parts(self) -> None:
+        if self._session is not None:
+            self.watch.session_ends()
         for reader in self._readers.values():
             reader.close()
         self._readers = {}

@@ -107,6 +107,12 @@ class Watch:
         """For good."""
         self._enter("failed", reason)
 
+    def session_ends(self) -> None:
+        """What it did since the last look is not to be forgotten with it. Whatever goes wrong
+        here, the session has to end."""
+        with contextlib.suppress(Exception):
+            self.state()
+
     def _enter(self, phase: Phase, reason: str | None = None) -> None:
         with self._lock:
             if phase != self._phase:

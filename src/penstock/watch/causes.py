@@ -146,39 +146,6 @@ class Recovery(Cause):
 
 
 @dataclass(frozen=True, slots=True)
-class JournalLost(Cause):
-    kind = "journal_lost"
-
-    journal: str
-    binding: int
-    producer: str
-    is_gone: bool
-    """The journal itself, and not only the rows."""
-
-    @property
-    def subject(self) -> tuple[object, ...]:
-        return (self.journal, self.binding, self.producer)
-
-    def text(self, seconds: float) -> str:
-        what = (
-            f"journal {self.journal} is gone"
-            if self.is_gone
-            else f"journal {self.journal} has them no more"
-        )
-        return (
-            f"The recovery has waited {lasting(seconds)} for rows of producer {self.producer} "
-            f"that were in a lost queue, and {what}."
-        )
-
-    @property
-    def advice(self) -> str | None:
-        return (
-            "Bring the journal's files back from a copy; or give the feed a new folder and the "
-            "query a new checkpoint: then all that is left is read from the beginning."
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Listing(_OfSlice):
     kind = "listing"
 
@@ -592,7 +559,6 @@ KINDS: Final[dict[str, type[Cause]]] = {
     cause.kind: cause
     for cause in (
         Restart,
-        JournalLost,
         Recovery,
         Starting,
         Listing,

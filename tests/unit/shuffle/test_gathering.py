@@ -61,6 +61,7 @@ def view(**changes: Any) -> SessionView:
         epochs=(),
         epoch_rows={},
         consumed=3,
+        drawn=3,
         newest=3,
         epochs_ahead_max=4,
         has_news=False,
@@ -110,7 +111,7 @@ def test_spans_of_one_producer_are_one_transaction() -> None:
 
 def test_a_transaction_that_is_awaited_says_by_whom_it_is_known() -> None:
     awaited = Awaited("j1", 0, PRODUCER, 0, clock_from_unix(1_699_999_990))
-    found = view(awaited=(AwaitedView(0, NOW - 5, awaited, "j3", is_read=True),))
+    found = view(awaited=(AwaitedView(0, NOW - 5, awaited, "j3"),))
     state = look(Gathering(), found)
     (transaction,) = state.transactions.shown
     assert (transaction.awaited, transaction.hinted_by) == (("j1",), "j3")

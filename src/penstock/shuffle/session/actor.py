@@ -136,6 +136,8 @@ class Session:
         self._epochs: deque[Epoch] = deque([resume.readable])
         self._changed = threading.Condition(self._lock)
         self._wants_epoch = False
+        self._drawn = 0
+        """After this epoch the consumer has asked for another."""
         self._owes_epoch = setup.handover is not None
         """Its queues are those of no epoch yet."""
         self._taken_rows = 0
@@ -194,6 +196,7 @@ class Session:
         one begins as soon as there is something for it, and not when it is due; and the one after
         that so that it is there when the consumer comes back."""
         with self._changed:
+            self._drawn = max(self._drawn, after)
             if hurry:
                 self._pacing.asked(time.monotonic())
                 if self._epochs[-1].number <= after:
@@ -307,7 +310,6 @@ class Session:
                     waiting.since + to_wall,
                     commit,
                     state.hinted_by(waiting.cohort, commit),
-                    state.is_read(commit.journal, commit.binding),
                 )
                 for waiting in state.waiting
                 for commit in waiting.awaited[:AWAITED_MAX]
@@ -322,6 +324,7 @@ class Session:
                 epochs=self._coordinator.times.all(),
                 epoch_rows=dict(self._epoch_rows),
                 consumed=self._record.consumed.number,
+                drawn=max(self._drawn, self._record.consumed.number),
                 newest=self._epochs[-1].number,
                 epochs_ahead_max=EPOCHS_AHEAD_MAX,
                 has_news=state.has_ready or self._wants_epoch,

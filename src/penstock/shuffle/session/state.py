@@ -191,10 +191,6 @@ class SessionState:
         """The journal whose acknowledgement hints at a commit that is awaited."""
         return self._checkpoints.hinted_by(cohort, awaited)
 
-    def is_read(self, journal: str, binding: int) -> bool:
-        """Whether somebody reads it now."""
-        return (journal, binding) in self._running
-
     def lister(self, binding: int) -> SliceKey:
         """The Slice that lists the journals of a binding."""
         return self._topology.lister(binding), self._plan.bindings[binding].lane

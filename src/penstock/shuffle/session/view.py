@@ -13,7 +13,6 @@ from penstock.watch.causes import (
     Consuming,
     EpochsAhead,
     Idle,
-    JournalLost,
     Listing,
     Recovery,
 )
@@ -44,8 +43,6 @@ class AwaitedView:
     since: float
     commit: Awaited
     hinted_by: str | None
-    is_read: bool
-    """Somebody reads the journal that it would be in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +59,9 @@ class SessionView:
     epoch_rows: Mapping[int, int]
     """Of the journals, that an epoch has and the one before has not."""
     consumed: int
+    drawn: int
+    """The consumer has asked for what comes after this epoch: so it is done with it, though it may
+    not have said so. Spark says so when it plans its next batch."""
     newest: int
     epochs_ahead_max: int
     has_news: bool
@@ -93,8 +93,8 @@ class SessionView:
                 ),
                 since=each.since,
             )
-        if self.newest > self.consumed:
-            yield Seen(Consuming(consumer, self.consumed, self.newest), self.consumed)
+        if self.newest > self.drawn:
+            yield Seen(Consuming(consumer, self.drawn, self.newest), self.drawn)
             if self.has_news and self.newest - self.consumed >= self.epochs_ahead_max:
                 cause = EpochsAhead(self.consumed, self.newest, self.epochs_ahead_max)
                 yield Seen(cause, self.consumed)
@@ -120,18 +120,6 @@ class SessionView:
     def _recovery_waits(self) -> Iterator[Seen]:
         journals = {(each.commit.journal, each.commit.binding) for each in self.awaited}
         yield Seen(Recovery(self.rows_recovered, self.rows_to_recover, len(journals)))
-        lanes = len(self.members) * len(self.plan.lanes)
-        statuses = [status.slice for _, status in self.heard.values()]
-        if self.unlisted or len(statuses) < lanes or not all(one.settled for one in statuses):
-            return
-        # All that there is was read, and it was not there.
-        for each in self.awaited:
-            commit = each.commit
-            yield Seen(
-                JournalLost(
-                    commit.journal, commit.binding, str(commit.producer), is_gone=not each.is_read
-                )
-            )
 
 
 def rows_to_recover(resume: Resume) -> int:

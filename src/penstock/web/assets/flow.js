@@ -92,7 +92,7 @@ function graph(state) {
 }
 
 // What is stored and does not get to the consumer, by what the state says of its waits.
-const BEFORE_CONSUMER = new Set(["consumer", "epochs_ahead", "awaited_commit", "acknowledgement", "alignment", "restart", "recovery", "journal_lost"]);
+const BEFORE_CONSUMER = new Set(["consumer", "epochs_ahead", "awaited_commit", "acknowledgement", "alignment", "restart", "recovery"]);
 const behindConsumer = (state) => (state.waits.some((wait) => wait.is_stall && BEFORE_CONSUMER.has(wait.kind)) ? 1 : 0);
 
 function mostPressed(members) {
