@@ -196,14 +196,13 @@ class Gathering:
             known = self._epochs.get(each.number)
             if known is None or known.verdict == "open":
                 self._epochs[each.number] = _epoch(each, view, unaligned)
-        # One that was open when its session ended is decided by the next, which tells no more.
-        last = view.epochs[-1].number if view.epochs else None
-        kept = {
-            number: each
-            for number, each in self._epochs.items()
-            if each.verdict != "open" or number == last
+        self._epochs = dict(sorted(self._epochs.items())[-SHOWN_MAX:])
+
+    def session_ends(self) -> None:
+        """An epoch that is open then is decided by the next session, which tells no more of it."""
+        self._epochs = {
+            number: each for number, each in self._epochs.items() if each.verdict != "open"
         }
-        self._epochs = dict(sorted(kept.items())[-SHOWN_MAX:])
 
     def _watermark(self, view: SessionView) -> WatermarkState:
         clocks = [each.watermark for each in self._epochs.values() if each.watermark is not None]

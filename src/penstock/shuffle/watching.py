@@ -112,6 +112,8 @@ class Watch:
         here, the session has to end."""
         with contextlib.suppress(Exception):
             self.state()
+            with self._lock:
+                self._gathering.session_ends()
 
     def _enter(self, phase: Phase, reason: str | None = None) -> None:
         with self._lock:

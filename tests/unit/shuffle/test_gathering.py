@@ -158,8 +158,8 @@ def test_epochs_outlive_their_session() -> None:
     assert (first.captured_seconds, first.prepared_seconds, first.total_seconds) == (0.25, 0.25, 1)
     assert (first.rows, first.last_member, first.aligned) == (70, 2, True)
     assert state.watermark.clock == 1_699_999_000
-    look(gathering, None, NOW + 4)
-    state = look(gathering, view(), NOW + 5)
+    gathering.session_ends()
+    state = look(gathering, None, NOW + 4)
     assert [each.number for each in state.epochs] == [4], "nobody tells any more of the open one"
 
 
