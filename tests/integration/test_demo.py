@@ -19,19 +19,23 @@ WAIT_S = 600
 def test_the_demo_holds_exactly_once_and_leaves_a_folder_to_look_at(tmp_path: Path) -> None:
     folder = tmp_path / "auctions"
     done = subprocess.run(
-        [COMMAND, "demo", "--documents", "6000", "--seed", "3", "--folder", str(folder)],
+        [COMMAND, "demo", "--documents", "6000", "--seed", "3", "--folder", str(folder), "--json"],
         capture_output=True,
         text=True,
         timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    verdict = done.stdout.partition("5  Verdict")[2]
+    report = json.loads(done.stdout)
+    assert report["holds"] is True
+    assert [check["holds"] for check in report["checks"]] == [True] * 12
+    told, _, verdict = done.stderr.partition("5  Verdict")
+    assert told.lstrip().startswith("the page is at http://127.0.0.1:"), "and nothing before it"
     assert verdict.count("yes  ") == 12
     assert "NO" not in verdict
     assert "Exactly once: it held." in verdict
-    assert done.stderr == ""
-    assert "the page is at http://127.0.0.1:" in done.stdout
+    for noise in ("Traceback", "WARN", "ERROR"):
+        assert noise not in told
     feeds = list((folder / "store" / "feeds").iterdir())
     assert len(feeds) == 2
     for feed in feeds:

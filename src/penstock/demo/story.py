@@ -49,8 +49,8 @@ class Verdict:
         return bool(self.checks) and all(holds for _, holds in self.checks)
 
 
-def run(stage: Stage, folder: Path, *, documents: int, seed: int) -> bool:
-    """Tells the story in `folder`; gives whether every document was read exactly once."""
+def run(stage: Stage, folder: Path, *, documents: int, seed: int) -> Verdict:
+    """Tells the story in `folder`."""
     began = time.monotonic()
     verdict = Verdict()
     url = f"file://{folder / 'store'}"
@@ -77,7 +77,7 @@ def run(stage: Stage, folder: Path, *, documents: int, seed: int) -> bool:
         finally:
             spark.stop()
     _judge(stage, verdict, time.monotonic() - began)
-    return verdict.holds
+    return verdict
 
 
 # A query, before there is anything to read

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
 import click
 
-from penstock.cli.options import debug_option, examples
+from penstock.cli.options import debug_option, examples, json_option
 from penstock.cli.page import page, web_option
 
 
@@ -18,6 +19,7 @@ from penstock.cli.page import page, web_option
     epilog=examples(
         "penstock demo",
         "penstock demo --documents 1000000",
+        "penstock demo --json 2>/dev/null | jq .holds",
         "penstock demo --folder /tmp/auctions    and look around in it afterwards",
     )
 )
@@ -36,6 +38,7 @@ from penstock.cli.page import page, web_option
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the generated documents.")
 @web_option
+@json_option
 @debug_option
 @click.pass_context
 def demo(
@@ -46,6 +49,7 @@ def demo(
     documents: int,
     seed: int,
     without_web: bool,
+    as_json: bool,
 ) -> None:
     """Write journals with faults in them, and read them exactly once with Spark, as they come.
 
@@ -62,24 +66,28 @@ def demo(
     """
     if folder is not None and folder.is_dir() and any(folder.iterdir()):
         raise click.UsageError(f"{folder} is not empty; choose another folder")
+    from penstock.cli import terminal
     from penstock.demo import story
     from penstock.demo.stage import Stage
     from penstock.spark.java import find_java_home
 
     find_java_home()  # or say now what is missing, and not after the writing
-    stage = Stage()
+    stage = Stage(terminal.messages()) if as_json else Stage()
     if folder is None and not keep:
         with (
             tempfile.TemporaryDirectory(prefix="penstock-demo-") as made,
             page([Path(made) / "store"], stage.say, without=without_web),
         ):
-            held = story.run(stage, Path(made), documents=documents, seed=seed)
+            verdict = story.run(stage, Path(made), documents=documents, seed=seed)
     else:
         place = folder or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
         with page([place.absolute() / "store"], stage.say, without=without_web):
-            held = story.run(stage, place.absolute(), documents=documents, seed=seed)
+            verdict = story.run(stage, place.absolute(), documents=documents, seed=seed)
         stage.say(f"\nThe journals are in {place}. Look at them:")
         where = f"--store {place.absolute() / 'store'}"
         for command in ("journals", "read offers --limit 3 --meta", "read bids --raw --columns id"):
             stage.say(f"  penstock {command} {where}")
-    ctx.exit(0 if held else 1)
+    if as_json:
+        checks = [{"check": what, "holds": holds} for what, holds in verdict.checks]
+        click.echo(json.dumps({"holds": verdict.holds, "checks": checks}, indent=2))
+    ctx.exit(0 if verdict.holds else 1)
