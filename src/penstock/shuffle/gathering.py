@@ -100,10 +100,10 @@ class Gathering:
         self._remember_epochs(view)
         transactions = _transactions(view)
         seen = [*view.waits(consumer, now), *transactions.waits()]
-        oldest = transactions.oldest
+        largest = transactions.largest
         for heard, status in view.heard.values():
             if now - heard <= SILENT_SECONDS:  # else it may have gone on long ago
-                seen += [_told_why(each, oldest) for each in status.waits]
+                seen += [_told_why(each, largest) for each in status.waits]
         return (
             replace(
                 state,
@@ -307,8 +307,10 @@ class _Open:
         self._others = others
 
     @property
-    def oldest(self) -> _Transaction | None:
-        return next((each for each in self._found if each.rows != 0), None)
+    def largest(self) -> _Transaction | None:
+        """Of those whose rows are stored."""
+        held = [each for each in self._found if each.rows != 0]
+        return max(held, key=lambda each: each.size_bytes or 0, default=None)
 
     def waits(self) -> Iterable[Seen]:
         for each in self._found[:SHOWN_MAX]:
@@ -368,9 +370,9 @@ def _transactions(view: SessionView) -> _Open:
     return _Open(list(found.values()), others)
 
 
-def _told_why(seen: Seen, oldest: _Transaction | None) -> Seen:
+def _told_why(seen: Seen, largest: _Transaction | None) -> Seen:
     """A Queue knows that it is over its budget, and not whose rows it holds."""
-    if not isinstance(seen.cause, DiskOverdrawn) or oldest is None or not oldest.touched:
+    if not isinstance(seen.cause, DiskOverdrawn) or largest is None or not largest.touched:
         return seen
-    journal = next(iter(oldest.touched))
-    return replace(seen, cause=replace(seen.cause, producer=oldest.producer, journal=journal))
+    journal = next(iter(largest.touched))
+    return replace(seen, cause=replace(seen.cause, producer=largest.producer, journal=journal))

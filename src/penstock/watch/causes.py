@@ -339,14 +339,15 @@ class DiskOverdrawn(_OfQueue):
     limit_bytes: int
     overdrawn_bytes: int
     producer: str | None
-    """Of the oldest open transaction, whose rows are held."""
+    """Of the largest open transaction, whose rows are held."""
     journal: str | None
 
     def text(self, seconds: float) -> str:
         why = (
             "rows of open transactions are held"
             if self.producer is None
-            else f"producer {self.producer} has a transaction open in journal {self.journal}"
+            else f"open transactions hold the rest; the largest is that of producer "
+            f"{self.producer} in journal {self.journal}"
         )
         return (
             f"Queue {self.member} is {sized(self.overdrawn_bytes)} over its disk budget of "

@@ -51,6 +51,24 @@ def gone(state: FeedState, since: float) -> FeedState:
     )
 
 
+def silent(state: FeedState, since: float) -> FeedState:
+    """The same when the process that writes it lives, and has written nothing for long."""
+    who = f"its process {state.process} on {state.host}"
+    return replace(
+        state,
+        verdict="stuck",
+        explanation=(
+            f"Feed {state.feed} says nothing: {who} lives, and has told nothing of itself since "
+            f"about {_moment(since)}.",
+            f"It was {state.phase} then{_newest(state)}.",
+        ),
+        advice=(
+            "See whether the process is stopped, or hangs, or its disk is full. If it has to be "
+            "killed, start it again: it goes on from its newest epoch, and nothing is lost.",
+        ),
+    )
+
+
 def verdict_of(state: FeedState) -> Verdict:
     if state.phase in ("failed", "stopped"):
         return "down"

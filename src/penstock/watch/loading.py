@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigurationError
 from penstock.watch.encoding import decode_batches, decode_state
-from penstock.watch.explaining import gone
+from penstock.watch.explaining import gone, silent
 
 if TYPE_CHECKING:
     from penstock.watch.state import FeedState, SparkBatch
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 STATE_NAME: Final = "state.json"
 SPARK_NAME: Final = "spark.json"
 LOCK_NAME: Final = "lock"
+SILENT_SECONDS: Final = 10.0
+"""A process writes its state twice a second, on a busy machine every few seconds."""
 
 
 class StateMissingError(ConfigurationError):
@@ -30,7 +33,7 @@ class StateMissingError(ConfigurationError):
 
 def load(folder: Path | str) -> FeedState:
     """As it was written last; and if its process is gone since, then with this told. Its `phase` is
-    `failed` then, unless it was stopped in order."""
+    `failed` then, unless it was stopped in order. One that lives and writes no more is told of."""
     path = Path(folder) / STATE_NAME
     try:
         text = path.read_bytes()
@@ -40,9 +43,11 @@ def load(folder: Path | str) -> FeedState:
             f"{folder} has no {STATE_NAME}: no feed was started there, or by an older release"
         ) from None
     state = decode_state(text, str(path))
-    if state.phase in ("stopped", "failed") or is_held(Path(folder)):
+    if state.phase in ("stopped", "failed"):
         return state
-    return gone(state, written)
+    if not is_held(Path(folder)):
+        return gone(state, written)
+    return silent(state, written) if is_silent(Path(folder)) else state
 
 
 def load_spark(folder: Path | str) -> tuple[SparkBatch, ...]:
@@ -60,6 +65,15 @@ def find_folders(place: Path | str) -> list[Path]:
     if (place / STATE_NAME).exists():
         return [place]
     return sorted(path.parent for path in place.glob(f"*/{STATE_NAME}"))
+
+
+def is_silent(folder: Path) -> bool:
+    """Whether nothing was written for long."""
+    try:
+        written = (folder / STATE_NAME).stat().st_mtime
+    except OSError:
+        return False
+    return time.time() - written > SILENT_SECONDS
 
 
 def is_held(folder: Path) -> bool:

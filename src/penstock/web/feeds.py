@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.watch.encoding import encode_state, plain
-from penstock.watch.loading import SPARK_NAME, STATE_NAME, find_folders, is_held, load, load_spark
+from penstock.watch.loading import (
+    SPARK_NAME,
+    STATE_NAME,
+    find_folders,
+    is_held,
+    is_silent,
+    load,
+    load_spark,
+)
 from penstock.watch.state import FORMAT
 
 if TYPE_CHECKING:
@@ -91,7 +99,7 @@ class Feeds:
         if folder is None:
             return None
         held = is_held(folder)
-        stamp = (held, _stamp(folder / STATE_NAME), _stamp(folder / SPARK_NAME))
+        stamp = (held, is_silent(folder), _stamp(folder / STATE_NAME), _stamp(folder / SPARK_NAME))
         with self._lock:
             seen = self._seen.get(folder)
         if seen is None or seen.stamp != stamp:
@@ -124,7 +132,7 @@ def _look(name: str, folder: Path, stamp: _Stamp, *, is_held: bool) -> Look:
 def _state(folder: Path, *, is_held: bool) -> tuple[bytes, dict[str, Any]]:
     """What a feed that runs has written is passed on as it is: taking it all apart twice a second
     would cost more than writing it. Of any other, the loader says what to make of it."""
-    if is_held:
+    if is_held and not is_silent(folder):
         text = (folder / STATE_NAME).read_bytes()
         try:
             found = json.loads(text)

@@ -127,9 +127,13 @@ def test_a_queue_over_its_budget_is_told_whose_rows_it_holds() -> None:
     gathering = Gathering()
     look(gathering, view(heard=heard))
     heard = {key: (NOW + 3, one) for key, (_, one) in heard.items()}
-    state = look(gathering, view(heard=heard), NOW + 3)
+    older = SpanStatus("0a0b0c0d0e0f", "j1", 0, NOW - 900, 1, 50)
+    known = view()
+    spans = (*known.details[1, 0].spans, older)
+    told = {**known.details, (1, 0): replace(known.details[1, 0], spans=spans)}
+    state = look(gathering, replace(known, heard=heard, details=told), NOW + 3)
     wait = next(wait for wait in state.waits if wait.kind == "disk_overdrawn")
-    assert (wait.facts["producer"], wait.since) == (str(PRODUCER), NOW)
+    assert (wait.facts["producer"], wait.since) == (str(PRODUCER), NOW), "not the oldest"
     queue = state.members[0].queue
     assert queue is not None
     assert queue.disk.overdrawn_bytes == 100

@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,7 @@ from penstock.watch.causes import KINDS, Cause, cause_of
 from penstock.watch.encoding import encode_batches
 from penstock.watch.explaining import explained
 from penstock.watch.history import History, Point
+from penstock.watch.loading import SILENT_SECONDS
 from penstock.watch.standing import WAITS_MAX, Seen, Standing
 from penstock.watch.state import (
     BindingState,
@@ -233,6 +235,11 @@ def test_a_folder_tells_whether_the_process_lives(tmp_path: Path) -> None:
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     assert load(folder).verdict == "healthy"
+    long_ago = time.time() - SILENT_SECONDS - 5
+    os.utime(folder / "state.json", (long_ago, long_ago))
+    quiet = load(folder)
+    assert (quiet.verdict, quiet.phase) == ("stuck", "running")
+    assert "process 1234 on name lives, and has told nothing of itself" in quiet.explanation[0]
     os.close(lock)
     dead = load(folder)
     assert (dead.verdict, dead.phase, dead.waits) == ("down", "failed", ())
