@@ -18,7 +18,6 @@ from penstock.errors import ConfigurationError, PenstockError
 from penstock.shuffle.parcels import PARCEL_FIELDS
 from penstock.shuffle.resume import NOTHING, Epoch, find_resume, load_record
 from penstock.shuffle.session.actor import MemberLostError
-from penstock.shuffle.target import covers
 from penstock.shuffle.upkeep import DeadProducers, Restarts
 from penstock.storage import Storage
 
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.frontier import Frontier
     from penstock.journal import OpenStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.running import Shuffle
     from penstock.shuffle.session.actor import Session
+    from penstock.shuffle.target import Target
     from penstock.shuffle.verify import Delivered
     from penstock.watch import FeedState
 
@@ -162,7 +161,7 @@ class Run:
         self._watcher = watcher
         self._follow = follow
         self._delivered = delivered
-        self._target: Frontier | None = None
+        self._target: Target | None = None
         self._is_last_target = False
 
     def run(self) -> None:
@@ -208,9 +207,9 @@ class Run:
         reached = self.position.last.frontier
         if self._target is None:
             self._target = session.target()
-        if covers(reached, self._target) and not self._is_last_target:
+        if self._target.is_reached(reached) and not self._is_last_target:
             self._target, self._is_last_target = session.target(), True
-        return covers(reached, self._target)
+        return self._target.is_reached(reached)
 
     def _consume(self, epoch: Epoch) -> None:
         position = self.position
@@ -242,7 +241,7 @@ class Run:
             if epoch is not None:
                 self._consume(epoch)
                 self._watcher.show(self)
-                self.is_caught_up = covers(epoch.frontier, session.target())
+                self.is_caught_up = session.target().is_reached(epoch.frontier)
                 return
         self._watcher.say(
             f"there was no last epoch within {LAST_EPOCH_SECONDS_MAX:g} s; nothing is lost by that"

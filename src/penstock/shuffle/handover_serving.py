@@ -11,6 +11,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import LocalProtocolError, PeerUnavailableError
@@ -21,8 +22,6 @@ from penstock.transport.certificates import member_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
 
     from penstock.directory.keyvalue import KeyValue
     from penstock.frontier import Frontier
@@ -125,7 +124,8 @@ class FarSource:
             raise PeerUnavailableError(
                 f"who serves the queue of member {self._giver} is gone: {error}"
             ) from error
-        except flight.FlightError as error:
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            # As whatever it arrives: the queue cannot be had, and is built anew.
             raise QueueLostError(f"member-{self._giver}", 0, str(error)) from error
         finally:
             self._client.close()

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.checksum import RunningChecksum
 from penstock.errors import CorruptStorageError
-from penstock.frontier import Frontier, encode_chunks
+from penstock.frontier import encode_chunks
 from penstock.logs import about
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import NOTHING, SNAPSHOTS, Epoch, load_record
 from penstock.shuffle.session.actor import MemberLostError
-from penstock.shuffle.target import covers, target_of_now
+from penstock.shuffle.target import Target
 from penstock.shuffle.upkeep import DeadProducers, Restarts
 from penstock.snapshot import SnapshotStore
 from penstock.snapshot.errors import MissingSnapshotError
@@ -71,9 +71,7 @@ class Outlet:
         self._restarts = Restarts(shuffle.watch)
         shuffle.watch.consumer = "spark"
         self._dead_producers = DeadProducers(store)
-        self._target: Frontier | None = None
-        self._short: int | None = None
-        """The last epoch that was found not to have all of the target."""
+        self._target: Target | None = None
 
     def wait_epoch(self, after: int, seconds: float) -> Epoch | None:
         """The newest epoch, once it is above this one. None after the time given, about."""
@@ -160,23 +158,15 @@ class Outlet:
         that is takes a while, in which members read."""
         self._open()
         self._store.recover_if_possible()
-        self._target, self._short = target_of_now(self._store, self._plan), None
+        self._target = Target(self._store, self._plan)
 
     @property
     def has_target(self) -> bool:
         return self._target is not None
 
     def has_reached(self, epoch: Epoch) -> bool:
-        """Whether everything that was there at `set_target` is in this epoch. Asked again and again
-        of one that does not have it, it does not look again."""
-        if self._target is None:
-            return True
-        if epoch.number == self._short:
-            return False
-        if covers(epoch.frontier, self._target):
-            return True
-        self._short = epoch.number
-        return False
+        """Whether everything that was there at `set_target` is in this epoch."""
+        return self._target is None or self._target.is_reached(epoch.frontier)
 
     def figures(self) -> dict[str, Any]:
         """For Spark's progress: rows of the journals that were not read yet, the watermark as

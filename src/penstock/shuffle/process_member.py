@@ -187,7 +187,8 @@ def _run(given: Given, ends: _Ends) -> None:
         store = stack.enter_context(open_store(given.store_url, create=False))
         keyvalue = given.meeting.open(given.security.member, given.host)
         stack.callback(keyvalue.close)
-        far = None if given.read_token is None else _hand_over(given, store, keyvalue, stack)
+        handing = stack.enter_context(contextlib.ExitStack())
+        far = None if given.read_token is None else _hand_over(given, store, keyvalue, handing)
         member = Member(
             given.setup,
             store,
@@ -212,6 +213,7 @@ def _run(given: Given, ends: _Ends) -> None:
         wait_for_addresses(keyvalue, everybody, seconds_max)
         ends.tell(Step.MADE)
         ends.wait_for(Order.START)
+        handing.close()  # all members are made: nobody takes anything over any more
         ends.on_stop(member.ended.set)
         member.start()
         ends.tell(Step.STARTED)
@@ -225,7 +227,7 @@ def _run(given: Given, ends: _Ends) -> None:
 
 
 def _hand_over(
-    given: Given, store: OpenStore, keyvalue: KeyValue, stack: contextlib.ExitStack
+    given: Given, store: OpenStore, keyvalue: KeyValue, handing: contextlib.ExitStack
 ) -> Far | None:
     """If vnodes change hands between machines: gives what is here, and finds what is not."""
     setup, token = given.setup, given.read_token
@@ -236,7 +238,7 @@ def _hand_over(
     if setup.handover.queues:
         left = Left(Storage.open(given.place), setup.epoch, make_plan(setup.feed, store))
         server = HandoverServer(left, setup.handover, given.security, given.host, token)
-        stack.callback(server.close)
+        handing.callback(server.close)
         server.announce(keyvalue)
     return FarQueues(keyvalue, given.security, token)
 

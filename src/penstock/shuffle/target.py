@@ -1,12 +1,14 @@
 """What is in the journals now: what an epoch has to cover to be up to date.
 
-A target is taken from the journals as the batch reader does it, and is a frontier. So it is reached
-for certain, however much is written meanwhile.
+A target is taken from the journals as the batch reader does it. It is reached for certain, however
+much is written meanwhile: of a journal that is deleted before it was read, nothing is wanted any
+more.
 """
 
 from __future__ import annotations
 
 import datetime
+import time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,8 +26,40 @@ if TYPE_CHECKING:
 _CLOCK_PER_MICROSECOND: Final = clock_duration(0, 1_000)
 
 
+LOOK_SECONDS: Final = 1.0
+"""Between two looks for deleted journals, while a target is not reached."""
+
+
+class Target:
+    def __init__(self, store: JournalStore, plan: Plan) -> None:
+        """Everything that is committed now. Of a delayed binding, what is old enough."""
+        self._store = store
+        self._plan = plan
+        self._wanted = target_of_now(store, plan)
+        self._look_at = time.monotonic() + LOOK_SECONDS
+
+    def is_reached(self, frontier: Frontier) -> bool:
+        if covers(frontier, self._wanted):
+            return True
+        if time.monotonic() < self._look_at:
+            return False
+        self._wanted = self._of_journals_that_are_there()
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        return covers(frontier, self._wanted)
+
+    def _of_journals_that_are_there(self) -> Frontier:
+        wanted = self._wanted
+        there = {
+            (one.name, binding.place)
+            for binding in self._plan.bindings
+            for one in self._store.journals(binding.collection, binding.selector)
+        }
+        keys = zip(wanted.journal_names.to_pylist(), wanted.bindings.tolist(), strict=True)
+        is_there = np.array([key in there for key in keys], np.bool_)
+        return wanted.keep_entries(np.repeat(is_there, wanted.producer_counts))
+
+
 def target_of_now(store: JournalStore, plan: Plan) -> Frontier:
-    """Everything that is committed. Of a delayed binding, what is old enough."""
     return reduce_all([_of_binding(store, binding) for binding in plan.bindings])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +11,10 @@ import penstock as ps
 from penstock.frontier import Frontier
 from penstock.journal.cut import take_cut
 from penstock.journal.progress import frontier_of
+from penstock.shuffle import target as target_module
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.plan import make_plan
-from penstock.shuffle.target import covers, target_of_now
+from penstock.shuffle.target import Target, covers, target_of_now
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,3 +83,16 @@ def test_commits_that_retention_has_dropped_are_not_waited_for(store: ps.OpenSto
         wanted = target(store)
     (journal,) = wanted.journals()
     assert [entry.producer for entry in journal.producers] == [young.id]
+
+
+def test_of_a_journal_that_is_deleted_nothing_is_wanted_any_more(
+    store: ps.OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_module, "LOOK_SECONDS", 0.0)
+    with store.producer() as producer:
+        producer.append("orders", {"id": 1})
+    wanted = Target(store, make_plan(Feed("f", (Binding("orders"),)), store))
+    assert not wanted.is_reached(Frontier.of())
+    assert wanted.is_reached(read_all(store))
+    shutil.rmtree(next((tmp_path / "store").rglob("orders/000")))
+    assert wanted.is_reached(Frontier.of())

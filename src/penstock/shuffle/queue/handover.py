@@ -31,8 +31,8 @@ from penstock.shuffle.queue.catalogue import Catalogue, View
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.queue.events import StreamEnded, Write, Wrote
 from penstock.shuffle.queue.machine import (
-    BLOCK_BYTES_MAX,
-    BLOCK_ROWS_MAX,
+    MERGED_BYTES_MAX,
+    MERGED_ROWS_MAX,
     QueueMachine,
     rows_of,
 )
@@ -133,7 +133,7 @@ def take(log: QueueLog, rows: Iterable[tuple[int, QueueBatch]]) -> int:
     total = count = size_bytes = 0
     pending: list[tuple[int, QueueBatch]] = []
     for index, batch in rows:
-        is_full = count >= BLOCK_ROWS_MAX or size_bytes >= BLOCK_BYTES_MAX
+        is_full = count >= MERGED_ROWS_MAX or size_bytes >= MERGED_BYTES_MAX
         if is_full and pending[-1][0] != index:  # what is of one block stays together
             log.append(*put_together(pending))
             pending, count, size_bytes = [], 0, 0

@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from penstock.shuffle.queue.budget import Budget
     from penstock.shuffle.queue.merge import Taken
 
-BLOCK_ROWS_MAX: Final = 65_536
-BLOCK_BYTES_MAX: Final = 2 * 1024 * 1024
+MERGED_ROWS_MAX: Final = 65_536
+MERGED_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -280,7 +280,7 @@ class QueueMachine:
 
     def _go_on(self) -> None:
         if not self._is_writing and self._budget.may_write(self._rows_lsn):
-            merged = self._merge.take(BLOCK_ROWS_MAX, BLOCK_BYTES_MAX)
+            merged = self._merge.take(MERGED_ROWS_MAX, MERGED_BYTES_MAX)
             if merged is not None:
                 self._is_writing = True
                 overdraws = self._budget.is_overdrawn(self._rows_lsn)

@@ -41,7 +41,7 @@ from penstock.shuffle.session.state import (
 from penstock.shuffle.session.topology import Topology
 from penstock.shuffle.session.view import AWAITED_MAX, AwaitedView, SessionView, rows_to_recover
 from penstock.shuffle.status import MemberStatus
-from penstock.shuffle.target import covers, target_of_now
+from penstock.shuffle.target import Target
 from penstock.snapshot import SnapshotParticipant, SnapshotStore
 from penstock.transport import Close, Receiver, Sender, VnodeData
 
@@ -255,21 +255,24 @@ class Session:
             self._wants_epoch = True
             self._changed.notify_all()
 
-    def target(self) -> Frontier:
+    def target(self) -> Target:
         """What is in the journals now."""
-        return target_of_now(self._store, self._plan)
+        return Target(self._store, self._plan)
 
     def wait_caught_up(self, timeout_seconds: float | None = None) -> bool:
         """Waits until everything that is committed in the journals now is in a committed epoch.
         False after the timeout."""
         target = self.target()
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.failed.is_set() or covers(self._epochs[-1].frontier, target),
-                timeout_seconds,
-            )
+            while not (is_reached := target.is_reached(self._epochs[-1].frontier)):
+                self.check()
+                left = WAKE_SECONDS if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(min(left, WAKE_SECONDS))
             self.check()
-            return covers(self._epochs[-1].frontier, target)
+            return is_reached
 
     def _is_caught_up(self) -> bool:
         """As far as members have told lately: all is read, durable, told and committed."""
@@ -414,7 +417,7 @@ class Session:
         gone = {journal for journal, _ in unread} - there
         if not gone <= self._gone:
             self._gone |= gone
-            _LOG.warning("deleted, and not waited for: %s", ", ".join(sorted(gone)))
+            self._log.warning("deleted, and not waited for: %s", ", ".join(sorted(gone)))
         for effect in effects:
             self._obey(effect)
 

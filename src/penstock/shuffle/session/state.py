@@ -216,6 +216,7 @@ class SessionState:
             if read_key in self._running:
                 continue
             if read_key[0] not in there:
+                self._ended.discard(read_key)  # if it comes back, a listing tells
                 self._checkpoints.is_gone(read_key, now)
             elif read_key in self._ended:
                 effects += self._start_read(*read_key)
