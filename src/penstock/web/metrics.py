@@ -52,9 +52,8 @@ penstock_transaction_since_timestamp_seconds gauge  producer,holds_up      since
 penstock_transaction_bytes                  gauge   producer               what it holds
 penstock_epoch                              gauge   -                      the newest epoch that is decided
 penstock_epoch_committed                    gauge   -                      1 if that one was committed
-penstock_epoch_seconds                      gauge   phase                  how long it took: captured, prepared, total
+penstock_epoch_seconds                      gauge   phase                  from its begin until it was captured, prepared, over (total)
 penstock_epoch_rows                         gauge   -                      rows in it
-penstock_epoch_bytes                        gauge   -                      bytes in it
 penstock_consumer_epoch                     gauge   -                      the epoch that the consumer is done with
 penstock_consumer_newest_epoch              gauge   -                      the newest one that it could read
 penstock_watermark_timestamp_seconds        gauge   -                      the clock up to which everything is complete
@@ -171,7 +170,6 @@ def _of_epochs(epochs: list[dict[str, Any]]) -> Iterator[_Sample]:
     for phase in ("captured", "prepared", "total"):
         yield "penstock_epoch_seconds", (phase,), newest.get(f"{phase}_seconds")
     yield "penstock_epoch_rows", (), newest.get("rows")
-    yield "penstock_epoch_bytes", (), newest.get("bytes")
 
 
 def _of_spark(batch: dict[str, Any]) -> Iterator[_Sample]:

@@ -156,7 +156,6 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
                 "last_member": 1 + back % members,
                 "waits_for": [],
                 "rows": int(rate + 900 * wave(back, 3)),
-                "bytes": int(128 * rate),
                 "reason": "member 2 did not prepare within 30 s" if back == 31 else None,
                 "watermark": now - back - 1.3,
             }
