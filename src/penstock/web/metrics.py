@@ -77,16 +77,14 @@ def _parsed(table: str) -> dict[str, Metric]:
 
 METRICS: Final = _parsed(_TABLE)
 
-_Sample = tuple[str, tuple[object, ...], object]
+_Sample = tuple[str, tuple[object, ...], Any]
 
 
 def expose(looks: Iterable[Look]) -> str:
     """Of all feeds, metric by metric, as the format wants it."""
     lines: dict[str, list[str]] = {name: [] for name in METRICS}
     for look in looks:
-        for name, values, figure in _samples(look):
-            if figure is None:
-                continue
+        for (name, values), figure in _merged(_samples(look)).items():
             pairs = [("feed", look.name), *zip(METRICS[name].labels, values, strict=True)]
             labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in pairs)
             lines[name].append(f"{name}{{{labels}}} {_number(figure)}")
@@ -96,6 +94,20 @@ def expose(looks: Iterable[Look]) -> str:
             metric = METRICS[name]
             text += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}", *samples]
     return "\n".join(text) + "\n" if text else ""
+
+
+def _merged(samples: Iterable[_Sample]) -> dict[tuple[str, tuple[object, ...]], Any]:
+    """One for each name and labels, as the format demands: of several waits of somebody, or parts
+    of a transaction in several cohorts, the oldest moment, and the sum of anything else."""
+    merged: dict[tuple[str, tuple[object, ...]], Any] = {}
+    for name, values, figure in samples:
+        known = merged.get((name, values))
+        if known is None:
+            merged[name, values] = figure
+        elif figure is not None:
+            is_moment = name.endswith("_timestamp_seconds")
+            merged[name, values] = min(known, figure) if is_moment else known + figure
+    return {key: figure for key, figure in merged.items() if figure is not None}
 
 
 def _samples(look: Look) -> Iterator[_Sample]:

@@ -59,6 +59,32 @@ def test_the_address_leads_to_a_cookie_and_the_page(ask: Asker) -> None:
     assert page.headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.parametrize(
+    "header", ['prefs={{"theme":"dark"}}; {ours}', 'a b; ="; {ours}; x', "{ours};é=1", " {ours}"]
+)
+def test_cookies_of_other_programs_are_passed_over(ask: Asker, header: str) -> None:
+    """Those of a machine are sent to all its ports."""
+    ours = f"penstock-{ask.server.port}={ask.server.token}"
+    assert ask("/state", token=None, Cookie=header.format(ours=ours)).status == 200
+    other = f"x-penstock-{ask.server.port}={ask.server.token}"
+    assert ask("/state", token=None, Cookie=header.format(ours=other)).status == 403
+
+
+def test_of_too_many_feeds_those_that_run_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.web.feeds.FEEDS_MAX", 3)
+    for name in ("a", "b", "c", "d", "z"):
+        put(tmp_path / name, example_state(feed=name))
+    lock = hold_lock(tmp_path / "z")
+    with WebServer(Feeds([tmp_path]), port=0) as server:
+        told = Asker(server)("/feeds").json
+        assert [one["feed"] for one in told["feeds"]] == ["a", "b", "z"]
+        assert told["left_out"] == 2
+        assert Asker(server)("/state").json["left_out"] == 2
+    os.close(lock)
+
+
 def test_the_page_asks_nobody_else(ask: Asker) -> None:
     """Every asset it names is here, and no other address is in it."""
     page = ask("/").text
