@@ -83,7 +83,7 @@ def test_what_is_not_right_changes_nothing(
     with store.producer() as producer:
         with producer.transaction() as transaction:
             transaction.append("orders", [{"id": 1}])
-            asked = {"producer": str(producer.id), **change}
+            asked: dict[str, Any] = {"producer": str(producer.id), **change}
             answer = ask_to_abort(ask, **asked)
             assert answer.status == status
             assert words in answer.text

@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 import urllib.request
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -251,6 +252,28 @@ def test_with_tls_it_listens_everywhere(feed: Path, tmp_path: Path) -> None:
             )
             with urllib.request.urlopen(request, context=context, timeout=5) as answer:
                 assert b"penstock_feed_up" in answer.read()
+
+
+def test_a_connection_with_tls_is_closed_and_not_left_to_the_collector(
+    feed: Path, tmp_path: Path
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    with (
+        WebServer(Feeds([feed]), port=0, certificate=certificate, key=key) as server,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always", ResourceWarning)
+        with (
+            socket.create_connection(("127.0.0.1", server.port), WAIT_SECONDS_MAX) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as asking,
+        ):
+            asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = b""
+            while piece := asking.recv(65_536):
+                answer += piece
+        assert answer.startswith(b"HTTP/1.1 403")
+    assert [str(one.message) for one in told if "SSLSocket" in str(one.message)] == []
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
