@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.ids import Producer
 from penstock.journal import open_store
-from penstock.journal.person import person
 from penstock.journal.recovery import OpenTransaction
+from penstock.person import person
 
 if TYPE_CHECKING:
     from penstock.journal import OpenStore

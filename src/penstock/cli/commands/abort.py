@@ -49,7 +49,7 @@ def abort(
             _show(store.aborts(), as_json=as_json)
             return
         from penstock.ids import Producer
-        from penstock.journal.person import person
+        from penstock.person import person
 
         known = Producer.from_hex(producer)
         seen = store.open_transaction(known)
