@@ -67,7 +67,7 @@ class FeedSpans:
                 self._span("penstock.batch", batch["at"], batch["at"] + took, about)
 
     def _epoch(self, epoch: Mapping[str, Any]) -> None:
-        names = ("verdict", "aligned", "last_member", "rows", "bytes", "reason")
+        names = ("verdict", "aligned", "last_member", "rows", "reason")
         about = {"epoch": epoch["number"]} | {name: epoch[name] for name in names}
         began = epoch["began"]
         ended = began + (epoch["total_seconds"] or 0.0)

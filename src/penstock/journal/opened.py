@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.journal.cut import take_cut
 from penstock.journal.producer import OpenProducer
 from penstock.journal.progress import frontier_of
-from penstock.journal.recovery import abort, fence, recover
+from penstock.journal.recovery import OpenTransaction, abort, fence, find_open, recover
 from penstock.journal.store import Abort, JournalStore
 
 if TYPE_CHECKING:
@@ -51,10 +51,15 @@ class OpenStore(JournalStore):
             if ledger.producer == producer:
                 fence(self, ledger)
 
-    def abort(self, producer: Producer, by: str) -> Abort:
+    def abort(self, producer: Producer, by: str, seen: OpenTransaction | None = None) -> Abort:
         """Ends a producer for good because of the transaction that it has open, which is rolled
-        back; that is kept on record. NothingToAbortError if it has none."""
-        return abort(self, producer, by, time.time())
+        back; that is kept on record. NothingToAbortError if it has none, or another than the one
+        that was seen."""
+        return abort(self, producer, by, time.time(), seen)
+
+    def open_transaction(self, producer: Producer) -> OpenTransaction:
+        """What there is to abort. NothingToAbortError if there is nothing."""
+        return find_open(self, producer)
 
     def frontier(self, *collections: str, as_of: AsOf = None) -> Frontier:
         """How far these collections have come together: no transaction is seen in part. Read each

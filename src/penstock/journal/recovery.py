@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from penstock.journal.errors import NothingToAbortError, ProducerFencedError
+from penstock.ids import Kind, clock_to_unix
+from penstock.journal.errors import (
+    NothingToAbortError,
+    OffsetDroppedError,
+    ProducerFencedError,
+    UnknownJournalError,
+)
 from penstock.journal.store import Abort
 from penstock.journal.transaction import acknowledge, roll_back
 
 if TYPE_CHECKING:
     from penstock.ids import Producer
-    from penstock.journal.store import JournalStore, ProducerLedger
+    from penstock.journal.store import JournalStore, ProducerLedger, ProducerRecord, Touch
 
 Outcome: TypeAlias = Literal["committed", "rolled back"]
 """Of what a producer had in flight."""
+NOTHING_OPEN: Final = "nothing was open"
+"""The outcome of an abort that came too late."""
+SINCE_SECONDS_SLACK: Final = 0.001
+"""Clocks are finer than floats of seconds; and nobody opens two transactions, one of which
+somebody has seen, within this."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction as somebody saw it, so that no other is taken for it."""
+
+    journals: tuple[str, ...]
+    """Some that it touched: who sees it may read a part of them only."""
+    since: float | None
+    """Seconds of the wall clock: its first row that is durable in these, or one after it."""
 
 
 def recover(store: JournalStore) -> list[Producer]:
@@ -41,12 +62,39 @@ def fence(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
     return None if ledger.record().settled else _settle(store, ledger)
 
 
-def abort(store: JournalStore, producer: Producer, by: str, at: float) -> Abort:
+def find_open(store: JournalStore, producer: Producer) -> OpenTransaction:
+    """NothingToAbortError if there is none."""
+    _, _, touches = _find(store, producer)
+    return OpenTransaction(
+        tuple(touch.journal for touch in touches), _since(store, producer, touches)
+    )
+
+
+def abort(
+    store: JournalStore,
+    producer: Producer,
+    by: str,
+    at: float,
+    seen: OpenTransaction | None = None,
+) -> Abort:
     """Fences a producer because of its open transaction, and keeps on record who did so.
 
     The note comes first: there is no abort that nobody knows of. A commit that was decided before
-    is carried out all the same, for it may have been seen.
+    is carried out all the same, for it may have been seen. If somebody chose the transaction
+    `seen`, no other of that producer is aborted.
     """
+    ledger, record, touches = _find(store, producer)
+    if seen is not None and not _is_same(store, producer, touches, seen):
+        raise NothingToAbortError(str(producer), has_another=True)
+    journals = tuple(touch.journal for touch in touches)
+    noted = Abort(producer, record.name, at, by, journals)
+    store.note_abort(noted)
+    return store.note_abort(replace(noted, outcome=fence(store, ledger) or NOTHING_OPEN))
+
+
+def _find(
+    store: JournalStore, producer: Producer
+) -> tuple[ProducerLedger, ProducerRecord, tuple[Touch, ...]]:
     ledger = next((one for one in store.ledgers() if one.producer == producer), None)
     if ledger is None:
         raise NothingToAbortError(str(producer))
@@ -57,12 +105,43 @@ def abort(store: JournalStore, producer: Producer, by: str, at: float) -> Abort:
     touches = record.decision.touches if record.decision is not None else record.touches
     if record.settled or not touches:
         raise NothingToAbortError(str(producer))
-    journals = tuple(touch.journal for touch in touches)
-    noted = Abort(producer, record.name, at, by, journals)
-    store.note_abort(noted)
-    done = replace(noted, outcome=fence(store, ledger))
-    store.note_abort(done)
-    return done
+    return ledger, record, touches
+
+
+def _is_same(
+    store: JournalStore, producer: Producer, touches: tuple[Touch, ...], seen: OpenTransaction
+) -> bool:
+    """What was seen is durable: so it is still found where this transaction began, or this one
+    began after it."""
+    common = tuple(touch for touch in touches if touch.journal in seen.journals)
+    if not common or seen.since is None:
+        return bool(common)
+    since = _since(store, producer, common)
+    return since is not None and since <= seen.since + SINCE_SECONDS_SLACK
+
+
+def _since(store: JournalStore, producer: Producer, touches: tuple[Touch, ...]) -> float | None:
+    clocks = (_first_clock(store, producer, touch) for touch in touches)
+    first = min((clock for clock in clocks if clock is not None), default=None)
+    if first is None:
+        return None
+    seconds, nanoseconds = clock_to_unix(first)
+    return seconds + nanoseconds / 1e9
+
+
+def _first_clock(store: JournalStore, producer: Producer, touch: Touch) -> int | None:
+    """Of the producer's rows in the journal since it was touched. They are usually the next ones
+    there; None if no durable one is."""
+    try:
+        for batch in store.read(touch.journal, touch.offset, columns=()):
+            ours = (batch.producers == producer.int64) & (batch.flags & Kind.CONTINUE != 0)
+            if ours.any():
+                return int(batch.clocks[ours][0])
+    except UnknownJournalError:
+        pass  # it was noted, and not made yet
+    except OffsetDroppedError:
+        return 0  # older than anything that is kept
+    return None
 
 
 def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
@@ -78,7 +157,7 @@ def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
         # If the crash came after completing, before clearing, this finds no open span, and the
         # ACKs are duplicates that change nothing.
         roll_back(store, record.producer, record.touches, None)
-        outcome = "rolled back"
+        outcome = "committed" if record.is_carried_out else "rolled back"
     ledger.clear()
     ledger.settle()
     return outcome

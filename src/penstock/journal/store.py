@@ -120,7 +120,8 @@ class ProducerRecord:
 
     `completed` is the clock of the last transaction all of whose ACKs are durable. `decision` is a
     transaction that is committed but perhaps not acknowledged everywhere. `touches` are the
-    journals of the open transaction.
+    journals of the open transaction; `is_carried_out` says that they are still those of the one
+    that was completed last, and only have to be forgotten.
     """
 
     producer: Producer
@@ -130,6 +131,7 @@ class ProducerRecord:
     decision: Decision | None
     touches: tuple[Touch, ...]
     settled: bool
+    is_carried_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,9 @@ class Abort:
     journals: tuple[str, ...]
     """Those that the transaction had touched."""
     outcome: str | None = None
-    """`rolled back`; or `committed`, if that was decided before. None: whoever aborted it did not
-    come to the end of it, and recovery does what was left."""
+    """`rolled back`; or `committed`, if that was decided before; or `nothing was open`, if it ended
+    in this very moment, or somebody else settled it. None: whoever aborted it did not come to the
+    end of it, and recovery does what was left."""
 
 
 class ProducerLedger(abc.ABC):
@@ -279,8 +282,9 @@ class JournalStore(abc.ABC):
         """Retires the producers whose process is gone, and forgets those long settled."""
 
     @abc.abstractmethod
-    def note_abort(self, abort: Abort) -> None:
-        """Durably; in place of an earlier note of the same producer."""
+    def note_abort(self, abort: Abort) -> Abort:
+        """Durably; in place of an earlier note of the same producer, unless that one has an
+        outcome. Gives what is on record then."""
 
     @abc.abstractmethod
     def aborts(self) -> list[Abort]:

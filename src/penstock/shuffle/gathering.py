@@ -260,13 +260,12 @@ def _epoch(each: EpochTime, view: SessionView, unaligned: set[int]) -> EpochStat
         verdict=verdict,
         began=each.began,
         captured_seconds=_after(each.captured, each.began),
-        prepared_seconds=_after(each.prepared, each.captured),
+        prepared_seconds=_after(each.prepared, each.began),
         total_seconds=_after(each.concluded, each.began),
         aligned=None if verdict != "commit" else each.number not in unaligned,
         last_member=each.last_member,
         waits_for=each.waits_for,
         rows=view.epoch_rows.get(each.number),
-        bytes=None,
         reason=decision.reason or None if decision is not None else None,
         watermark=(
             None if decision is None or not decision.watermark else seconds_of(decision.watermark)

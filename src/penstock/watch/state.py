@@ -159,6 +159,7 @@ class EpochState:
     verdict: Literal["commit", "abort", "open"]
     began: float
     captured_seconds: float | None
+    """This, and the two below: since it began."""
     prepared_seconds: float | None
     total_seconds: float | None
     aligned: bool | None
@@ -166,7 +167,6 @@ class EpochState:
     """Who was last to acknowledge."""
     waits_for: tuple[int, ...]
     rows: int | None
-    bytes: int | None
     reason: str | None
     watermark: float | None
 

@@ -6,10 +6,8 @@ reads the rollback like any other row.
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
-import socket
 import threading
 import time
 from dataclasses import asdict
@@ -18,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.ids import Producer
 from penstock.journal import open_store
+from penstock.journal.recovery import OpenTransaction
+from penstock.person import person
 
 if TYPE_CHECKING:
     from penstock.journal import OpenStore
@@ -41,16 +41,21 @@ class Aborting:
         self._listed: dict[str, tuple[float, list[dict[str, Any]]]] = {}
 
     def abort(self, look: Look, asked: bytes, client: str) -> dict[str, Any]:
-        """Does what a page asked for; a PenstockError says why not."""
+        """Does what a page asked for; a PenstockError says why not.
+
+        With a store of its own, and no lock: it waits for as long as a producer takes that was
+        stopped in the middle of its commit, and neither pages nor `close` may wait with it.
+        """
         url = _store_of(look)
-        producer = _asked(asked)
+        producer, seen = _asked(asked)
         if url is None:
             raise ConfigurationError(f"feed {look.name} does not say which store it reads")
-        by = f"{getpass.getuser()}@{socket.gethostname()} (page, from {client})"
+        by = f"{person()} (page, from {client})"
+        with open_store(url, create=False) as store:
+            done = store.abort(producer, by, seen)
         with self._lock:
-            done = self._open(url).abort(producer, by)
             self._listed.pop(url, None)
-        _LOG.warning("the transaction of producer %s was aborted by %s", producer, by)
+        _LOG.warning("producer %s was aborted by %s: %s", producer, by, done.outcome)
         return asdict(done) | {"producer": str(done.producer)}
 
     def done(self, look: Look) -> list[dict[str, Any]]:
@@ -90,12 +95,17 @@ def _store_of(look: Look) -> str | None:
     return url if isinstance(url, str) and url else None
 
 
-def _asked(asked: bytes) -> Producer:
+def _asked(asked: bytes) -> tuple[Producer, OpenTransaction | None]:
+    """The producer, and which of its transactions was seen: a program may leave that out."""
+    seen = None
     try:
         found = json.loads(asked)
         producer, confirmed = found["producer"], found["confirm"]
+        if "journals" in found:
+            journals = tuple(str(journal) for journal in found["journals"])
+            seen = OpenTransaction(journals, float(found["since"]))
     except (ValueError, KeyError, TypeError):
         raise ConfigurationError("say which producer, and confirm it") from None
     if confirmed != CONFIRMATION:
         raise ConfigurationError(f"it was not confirmed: the word is {CONFIRMATION!r}")
-    return Producer.from_hex(str(producer))
+    return Producer.from_hex(str(producer)), seen

@@ -16,13 +16,20 @@ _URGENCY: Final = ("stuck", "down", "waiting", "healthy")
 
 
 def event_text(
-    looks: Sequence[Look], look: Look | None, *, places: list[str], aborts: list[dict[str, Any]]
+    looks: Sequence[Look],
+    look: Look | None,
+    *,
+    places: list[str],
+    aborts: list[dict[str, Any]],
+    left_out: int = 0,
 ) -> bytes:
-    """JSON in one line. The state is passed on as it was written."""
+    """JSON in one line. The state is passed on as it was written. `left_out`: so many feeds are
+    not among the looks."""
     event: dict[str, Any] = {
         "now": time.time(),
         "places": places,
         "feeds": [summary(one) for one in looks],
+        "left_out": left_out,
         "feed": None if look is None else look.name,
     }
     if look is None:

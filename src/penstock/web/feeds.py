@@ -63,6 +63,7 @@ class Feeds:
         self._places = places
         self._lock = threading.Lock()
         self._folders: dict[str, Path] = {}
+        self._left_out = 0
         self._listed_at = float("-inf")
         self._seen: dict[Path, Look] = {}
 
@@ -78,6 +79,12 @@ class Feeds:
                     f"there is no folder {place}; name a feed's folder, or a store with --store"
                 )
 
+    @property
+    def left_out(self) -> int:
+        """How many there are beyond FEEDS_MAX."""
+        self._known()
+        return self._left_out
+
     def names(self) -> list[str]:
         return list(self._known())
 
@@ -87,7 +94,9 @@ class Feeds:
     def _known(self) -> dict[str, Path]:
         with self._lock:
             if time.monotonic() - self._listed_at >= LIST_SECONDS:
-                self._folders = _named(_folders(self._places))
+                found = _folders(self._places)
+                shown = _shown(found)
+                self._folders, self._left_out = _named(shown), len(found) - len(shown)
                 self._listed_at = time.monotonic()
                 kept = set(self._folders.values())
                 self._seen = {one: look for one, look in self._seen.items() if one in kept}
@@ -156,7 +165,15 @@ def _folders(places: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for place in map(Path.absolute, places):
         found |= dict.fromkeys([*find_folders(place), *find_folders(place / "feeds")])
-    return list(found)[:FEEDS_MAX]
+    return list(found)
+
+
+def _shown(folders: list[Path]) -> list[Path]:
+    """As many as may be; those whose process lives before the others."""
+    if len(folders) <= FEEDS_MAX:
+        return folders
+    chosen = set(sorted(folders, key=lambda folder: not is_held(folder))[:FEEDS_MAX])
+    return [folder for folder in folders if folder in chosen]
 
 
 def _named(folders: list[Path]) -> dict[str, Path]:

@@ -30,7 +30,8 @@ SIGN_OF_LIFE_SECONDS: Final = 5.0
 """So often a stream says something, so that a page notices a dead one, and we a page that left."""
 SOCKET_SECONDS_MAX: Final = 15.0
 """Who does not read, or sends half a request, is let go."""
-BODY_BYTES_MAX: Final = 4_096
+BODY_BYTES_MAX: Final = 262_144
+"""An abort names the journals of a transaction: up to 1,024, with names of the usual length."""
 STREAMS_MAX: Final = 50
 _TYPES: Final = {
     "html": "text/html; charset=utf-8",
@@ -89,7 +90,9 @@ class Handler(BaseHTTPRequestHandler):
             case "/events":
                 self._with_look(query, self._events)
             case "/feeds":
-                self._json({"feeds": [summary(look) for look in self._served.feeds.look_at_all()]})
+                feeds = self._served.feeds
+                told = [summary(look) for look in feeds.look_at_all()]
+                self._json({"feeds": told, "left_out": feeds.left_out})
             case "/metrics":
                 text = metrics.expose(self._served.feeds.look_at_all())
                 self._answer(HTTPStatus.OK, text.encode(), metrics.CONTENT_TYPE)
@@ -122,9 +125,17 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such feed here.\n")
             return
         try:
-            self._json(self._served.aborting.abort(look, asked, str(self.client_address[0])))
+            done = self._served.aborting.abort(look, asked, str(self.client_address[0]))
         except PenstockError as error:
             self._refuse(HTTPStatus.CONFLICT, f"{error}.\n")
+        except OSError as error:
+            self._refuse(
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                f"The store cannot be used: {error}. What was begun is on record, and "
+                "`penstock recover` does the rest.\n",
+            )
+        else:
+            self._json(done)
 
     @property
     def _served(self) -> Served:
@@ -215,7 +226,8 @@ class Handler(BaseHTTPRequestHandler):
     def _event(self, looks: list[Look], shown: Look | None) -> bytes:
         served = self._served
         aborts = [] if shown is None else served.aborting.done(shown)
-        return event_text(looks, shown, places=served.feeds.places, aborts=aborts)
+        feeds = served.feeds
+        return event_text(looks, shown, places=feeds.places, aborts=aborts, left_out=feeds.left_out)
 
     @staticmethod
     def _shown(looks: list[Look], name: str | None, before: Look | None) -> Look | None:

@@ -52,9 +52,8 @@ penstock_transaction_since_timestamp_seconds gauge  producer,holds_up      since
 penstock_transaction_bytes                  gauge   producer               what it holds
 penstock_epoch                              gauge   -                      the newest epoch that is decided
 penstock_epoch_committed                    gauge   -                      1 if that one was committed
-penstock_epoch_seconds                      gauge   phase                  how long it took: captured, prepared, total
+penstock_epoch_seconds                      gauge   phase                  from its begin until it was captured, prepared, over (total)
 penstock_epoch_rows                         gauge   -                      rows in it
-penstock_epoch_bytes                        gauge   -                      bytes in it
 penstock_consumer_epoch                     gauge   -                      the epoch that the consumer is done with
 penstock_consumer_newest_epoch              gauge   -                      the newest one that it could read
 penstock_watermark_timestamp_seconds        gauge   -                      the clock up to which everything is complete
@@ -78,16 +77,14 @@ def _parsed(table: str) -> dict[str, Metric]:
 
 METRICS: Final = _parsed(_TABLE)
 
-_Sample = tuple[str, tuple[object, ...], object]
+_Sample = tuple[str, tuple[object, ...], Any]
 
 
 def expose(looks: Iterable[Look]) -> str:
     """Of all feeds, metric by metric, as the format wants it."""
     lines: dict[str, list[str]] = {name: [] for name in METRICS}
     for look in looks:
-        for name, values, figure in _samples(look):
-            if figure is None:
-                continue
+        for (name, values), figure in _merged(_samples(look)).items():
             pairs = [("feed", look.name), *zip(METRICS[name].labels, values, strict=True)]
             labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in pairs)
             lines[name].append(f"{name}{{{labels}}} {_number(figure)}")
@@ -97,6 +94,20 @@ def expose(looks: Iterable[Look]) -> str:
             metric = METRICS[name]
             text += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}", *samples]
     return "\n".join(text) + "\n" if text else ""
+
+
+def _merged(samples: Iterable[_Sample]) -> dict[tuple[str, tuple[object, ...]], Any]:
+    """One for each name and labels, as the format demands: of several waits of somebody, or parts
+    of a transaction in several cohorts, the oldest moment, and the sum of anything else."""
+    merged: dict[tuple[str, tuple[object, ...]], Any] = {}
+    for name, values, figure in samples:
+        known = merged.get((name, values))
+        if known is None:
+            merged[name, values] = figure
+        elif figure is not None:
+            is_moment = name.endswith("_timestamp_seconds")
+            merged[name, values] = min(known, figure) if is_moment else known + figure
+    return {key: figure for key, figure in merged.items() if figure is not None}
 
 
 def _samples(look: Look) -> Iterator[_Sample]:
@@ -171,7 +182,6 @@ def _of_epochs(epochs: list[dict[str, Any]]) -> Iterator[_Sample]:
     for phase in ("captured", "prepared", "total"):
         yield "penstock_epoch_seconds", (phase,), newest.get(f"{phase}_seconds")
     yield "penstock_epoch_rows", (), newest.get("rows")
-    yield "penstock_epoch_bytes", (), newest.get("bytes")
 
 
 def _of_spark(batch: dict[str, Any]) -> Iterator[_Sample]:

@@ -132,10 +132,15 @@ class _Server(ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the connection's own thread: a handshake must not hold the others up."""
-        if self._context is not None:
-            request.settimeout(HANDSHAKE_SECONDS_MAX)
-            request = self._context.wrap_socket(request, server_side=True)
-        super().finish_request(request, client_address)
+        if self._context is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(HANDSHAKE_SECONDS_MAX)
+        wrapped = self._context.wrap_socket(request, server_side=True)
+        try:
+            super().finish_request(wrapped, client_address)
+        finally:
+            wrapped.close()  # the server closes the one that it knows, which is empty by now
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever went away, or speaks another protocol, is nobody's trouble."""

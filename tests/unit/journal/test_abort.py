@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
 from penstock.journal.errors import NothingToAbortError, ProducerFencedError
 from penstock.journal.file.aborts import write_abort
+from penstock.journal.recovery import OpenTransaction
 from penstock.journal.transaction import Step
 
 if TYPE_CHECKING:
@@ -96,6 +98,77 @@ def test_who_has_nothing_open_is_left_alone(store: OpenStore) -> None:
         producer.append("n", rows(20))
     assert store.aborts() == []
     assert seen(store) == [0, 1, 10, 11, 20, 21]
+
+
+def test_another_transaction_than_the_one_seen_is_left_alone(store: OpenStore) -> None:
+    with store.producer() as producer:
+        for number, ends in enumerate(("commit", "rollback")):
+            first = producer.transaction()
+            first.append("n", rows(10 * number))
+            saw = store.open_transaction(producer.id)
+            assert saw.since is not None
+            assert len(saw.journals) == 2
+            getattr(first, ends)()
+            second = producer.transaction()
+            second.append("n", rows(100))
+            with pytest.raises(NothingToAbortError, match="has another one open now") as told:
+                store.abort(producer.id, WHO, saw)
+            assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+            elsewhere = OpenTransaction(("n/shard=7",), saw.since + 3600)
+            with pytest.raises(NothingToAbortError, match="has another one open now"):
+                store.abort(producer.id, WHO, elsewhere)
+            second.rollback()
+        assert store.aborts() == []
+        third = producer.transaction()
+        third.append("n", rows(200))
+        saw = store.open_transaction(producer.id)
+        third.append("n", rows(210))
+        part = OpenTransaction(saw.journals[1:], saw.since)
+        assert store.abort(producer.id, WHO, part).outcome == "rolled back"
+        third.rollback()
+    assert seen(store) == [0, 1]
+
+
+def test_a_commit_that_only_had_to_be_forgotten_is_on_record_as_one(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reached(step: Step) -> None:
+        if step is Step.COMPLETED:
+            monkeypatch.setattr(transaction, "reached", lambda _: None)
+            done.append(store.abort(producer.id, WHO))
+
+    done: list[Any] = []
+    with store.producer() as producer:
+        with producer.transaction() as before:
+            before.append("n", rows(0))
+        opened = producer.transaction()
+        opened.append("n", rows(10))
+        monkeypatch.setattr(transaction, "reached", reached)
+        opened.commit()
+    assert [one.outcome for one in done] == ["committed"]
+    assert seen(store) == [0, 1, 10, 11]
+
+
+def test_what_ends_while_it_is_aborted_is_on_record_and_stays(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def note(root: Path, abort: Any) -> None:
+        """The producer is quicker."""
+        write_abort(root, abort)
+        if abort.outcome is None:
+            opened.commit()
+
+    with store.producer() as producer:
+        opened = producer.transaction()
+        opened.append("n", rows(10))
+        monkeypatch.setattr("penstock.journal.file.store.write_abort", note)
+        done = store.abort(producer.id, WHO)
+        assert done.outcome == "nothing was open"
+        monkeypatch.undo()
+        again = replace(done, by="eve", outcome="rolled back")
+        assert store.note_abort(again) == done
+        assert store.aborts() == [done]
+    assert seen(store) == [10, 11]
 
 
 def test_a_crash_between_note_and_fence_leaves_a_note_without_an_outcome(

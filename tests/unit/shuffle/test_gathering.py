@@ -159,7 +159,7 @@ def test_epochs_outlive_their_session() -> None:
     state = look(gathering, view(epochs=(over, open_), epoch_rows={4: 70}), NOW + 3)
     assert [(each.number, each.verdict) for each in state.epochs] == [(4, "commit"), (5, "open")]
     first = state.epochs[0]
-    assert (first.captured_seconds, first.prepared_seconds, first.total_seconds) == (0.25, 0.25, 1)
+    assert (first.captured_seconds, first.prepared_seconds, first.total_seconds) == (0.25, 0.5, 1)
     assert (first.rows, first.last_member, first.aligned) == (70, 2, True)
     assert state.watermark.clock == 1_699_999_000
     gathering.session_ends()

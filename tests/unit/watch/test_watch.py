@@ -107,7 +107,7 @@ def state(**changes: Any) -> FeedState:
         ),
         epochs=(
             EpochState(
-                12, "commit", NOW - 1, 0.01, 0.02, 0.03, True, 2, (), 1000, 1, None, NOW - 3
+                12, "commit", NOW - 1, 0.01, 0.02, 0.03, True, 2, (), 1000, None, NOW - 3
             ),
         ),
         watermark=WatermarkState(NOW - 3, HeldBy("orders/a", 1)),

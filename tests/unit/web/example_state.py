@@ -51,7 +51,16 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
                 "text": "Rows of payments are held back until they are 5 s old.",
                 "advice": None,
                 "facts": {"binding": 1, "delay_seconds": 5.0},
-            }
+            },
+            {
+                "kind": "read_delay",
+                "who": "lane 1",
+                "since": now - 3,
+                "is_stall": False,
+                "text": "Rows of refunds are held back until they are 5 s old.",
+                "advice": None,
+                "facts": {"binding": 2, "delay_seconds": 5.0},
+            },
         ],
         "restarts": {
             "count": 1,
@@ -129,7 +138,7 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
             ],
         },
         "transactions": {
-            "count": 1,
+            "count": 2,
             "shown": [
                 {
                     "producer": "01a2b3c4d5e6",
@@ -141,7 +150,18 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
                     "rows": 1_250,
                     "bytes": 480_000,
                     "holds_up": False,
-                }
+                },
+                {
+                    "producer": "01a2b3c4d5e6",
+                    "since": now - 33,
+                    "cohort": 1,
+                    "touched": ["refunds/region=eu"],
+                    "awaited": [],
+                    "hinted_by": None,
+                    "rows": 10,
+                    "bytes": 4_000,
+                    "holds_up": False,
+                },
             ],
         },
         "epochs": [
@@ -156,7 +176,6 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
                 "last_member": 1 + back % members,
                 "waits_for": [],
                 "rows": int(rate + 900 * wave(back, 3)),
-                "bytes": int(128 * rate),
                 "reason": "member 2 did not prepare within 30 s" if back == 31 else None,
                 "watermark": now - back - 1.3,
             }

@@ -51,7 +51,9 @@ def test_every_metric_comes_out_of_a_full_state(feed: Path) -> None:
     assert figures["penstock_feed_written_timestamp_seconds"] == state["written"]
     assert figures["penstock_epoch"] == 812
     assert figures["penstock_recovery_left_seconds"] == 3.5
-    assert figures["penstock_transaction_bytes"] == 480_000
+    assert figures["penstock_transaction_bytes"] == 484_000, "in two cohorts"
+    oldest = min(wait["since"] for wait in state["waits"])
+    assert figures["penstock_wait_since_timestamp_seconds"] == oldest
     assert figures["penstock_restarts_total"] == 1
 
 
@@ -90,6 +92,18 @@ def test_the_documentation_has_exactly_these_names() -> None:
     }
     assert documented == expected
     assert set(NAME.findall(text)) <= set(METRICS)
+
+
+def test_a_feed_that_ended_in_order_alarms_nobody(tmp_path: Path) -> None:
+    put(tmp_path / "orders", example_state(phase="stopped", verdict="down"))
+    found = {
+        (name, labels.get("phase"))
+        for name, labels, _ in samples(expose(Feeds([tmp_path]).look_at_all()))
+    }
+    assert ("penstock_feed_phase", "stopped") in found
+    rules = (ROOT / "examples" / "observability" / "prometheus-alerts.yml").read_text()
+    [rule] = re.findall(r"alert: PenstockFeedDown\n(?:\s+#.*\n)?\s+expr: (.*)\n", rules)
+    assert rule.endswith('unless on (feed) penstock_feed_phase{phase="stopped"} == 1')
 
 
 def test_examples_use_only_documented_names() -> None:

@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 import urllib.request
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,6 +58,32 @@ def test_the_address_leads_to_a_cookie_and_the_page(ask: Asker) -> None:
     assert "unsafe" not in policy
     assert page.headers["X-Content-Type-Options"] == "nosniff"
     assert page.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "header", ['prefs={{"theme":"dark"}}; {ours}', 'a b; ="; {ours}; x', "{ours};é=1", " {ours}"]
+)
+def test_cookies_of_other_programs_are_passed_over(ask: Asker, header: str) -> None:
+    """Those of a machine are sent to all its ports."""
+    ours = f"penstock-{ask.server.port}={ask.server.token}"
+    assert ask("/state", token=None, Cookie=header.format(ours=ours)).status == 200
+    other = f"x-penstock-{ask.server.port}={ask.server.token}"
+    assert ask("/state", token=None, Cookie=header.format(ours=other)).status == 403
+
+
+def test_of_too_many_feeds_those_that_run_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.web.feeds.FEEDS_MAX", 3)
+    for name in ("a", "b", "c", "d", "z"):
+        put(tmp_path / name, example_state(feed=name))
+    lock = hold_lock(tmp_path / "z")
+    with WebServer(Feeds([tmp_path]), port=0) as server:
+        told = Asker(server)("/feeds").json
+        assert [one["feed"] for one in told["feeds"]] == ["a", "b", "z"]
+        assert told["left_out"] == 2
+        assert Asker(server)("/state").json["left_out"] == 2
+    os.close(lock)
 
 
 def test_the_page_asks_nobody_else(ask: Asker) -> None:
@@ -225,6 +252,28 @@ def test_with_tls_it_listens_everywhere(feed: Path, tmp_path: Path) -> None:
             )
             with urllib.request.urlopen(request, context=context, timeout=5) as answer:
                 assert b"penstock_feed_up" in answer.read()
+
+
+def test_a_connection_with_tls_is_closed_and_not_left_to_the_collector(
+    feed: Path, tmp_path: Path
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    with (
+        WebServer(Feeds([feed]), port=0, certificate=certificate, key=key) as server,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always", ResourceWarning)
+        with (
+            socket.create_connection(("127.0.0.1", server.port), WAIT_SECONDS_MAX) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as asking,
+        ):
+            asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = b""
+            while piece := asking.recv(65_536):
+                answer += piece
+        assert answer.startswith(b"HTTP/1.1 403")
+    assert [str(one.message) for one in told if "SSLSocket" in str(one.message)] == []
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import json
-import socket
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -18,7 +15,7 @@ from penstock.cli.options import examples, json_option, open_store, store_option
 
 if TYPE_CHECKING:
     from penstock.ids import Producer
-    from penstock.journal import OpenStore
+    from penstock.journal.recovery import OpenTransaction
     from penstock.journal.store import Abort
 
 
@@ -52,29 +49,23 @@ def abort(
             _show(store.aborts(), as_json=as_json)
             return
         from penstock.ids import Producer
+        from penstock.person import person
 
         known = Producer.from_hex(producer)
+        seen = store.open_transaction(known)
         if not yes:
-            click.confirm(_question(store, known), abort=True, err=True)
-        done = store.abort(known, f"{getpass.getuser()}@{socket.gethostname()} (penstock abort)")
+            click.confirm(_question(known, seen), abort=True, err=True)
+        done = store.abort(known, f"{person()} (penstock abort)", seen)
     if as_json:
         click.echo(json.dumps(_plain(done), indent=2))
     else:
         click.echo(_sentence(done))
 
 
-def _question(store: OpenStore, producer: Producer) -> str:
-    journals = []
-    for ledger in store.ledgers():
-        if ledger.producer == producer:
-            from penstock.journal.errors import ProducerFencedError
-
-            with contextlib.suppress(ProducerFencedError):
-                journals = [touch.journal for touch in ledger.record().touches]
-    there = f" in {', '.join(journals)}" if journals else ""
+def _question(producer: Producer, seen: OpenTransaction) -> str:
     return (
-        f"Producer {producer} can never write again, and what its open transaction wrote{there} is "
-        "lost. Go on?"
+        f"Producer {producer} can never write again, and what its open transaction wrote in "
+        f"{', '.join(seen.journals)} is lost. Go on?"
     )
 
 

@@ -218,6 +218,10 @@ class FileLedger(ProducerLedger):
                 ),
                 touches=touches,
                 settled=settled,
+                is_carried_out=completed is not None
+                and not {tuple(touch) for touch in completed["touches"]}.isdisjoint(
+                    (touch.journal, touch.offset, touch.last_commit) for touch in touches
+                ),
             )
         raise ProducerFencedError(str(self.producer))
 

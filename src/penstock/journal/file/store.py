@@ -15,7 +15,7 @@ from penstock.disk import make_folder, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
 from penstock.journal.errors import UnknownCollectionError
-from penstock.journal.file.aborts import list_aborts, write_abort
+from penstock.journal.file.aborts import find_abort, list_aborts, write_abort
 from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.file.journal import JournalFile, probe_head
@@ -318,8 +318,13 @@ class FileStore(OpenStore):
     def ledgers(self) -> list[ProducerLedger]:
         return list(list_ledgers(self._root))
 
-    def note_abort(self, abort: Abort) -> None:
+    def note_abort(self, abort: Abort) -> Abort:
+        with contextlib.suppress(CorruptStorageError):  # then this one takes its place
+            known = find_abort(self._root, abort.producer)
+            if known is not None and known.outcome is not None:
+                return known
         write_abort(self._root, abort)
+        return abort
 
     def aborts(self) -> list[Abort]:
         return list_aborts(self._root)

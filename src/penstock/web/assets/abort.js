@@ -40,7 +40,8 @@ async function abort() {
     const response = await fetch(`/abort?feed=${encodeURIComponent(feed)}`, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ producer: transaction.producer, confirm: "abort" }),
+      // Which one was seen: the producer may have opened another since.
+      body: JSON.stringify({ producer: transaction.producer, confirm: "abort", journals: [...new Set([...transaction.touched, ...transaction.awaited])], since: transaction.since }),
     });
     answer = response.ok ? null : (await response.text()).trim();
   } catch (error) {

@@ -24,14 +24,17 @@ export function show(element, visible) {
 // Rows by key. `cells` gives strings, or {text, class, node} where a cell is more than words.
 export function fillRows(body, items, keyOf, cells, classOf = () => "") {
   const rows = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  const used = new Set();
   items.forEach((item, index) => {
-    const key = String(keyOf(item));
+    let key = String(keyOf(item));
+    while (used.has(rows.get(key))) key += " again"; // two items of one key have a row each
     let row = rows.get(key);
     if (!row) {
       row = document.createElement("tr");
       row.dataset.key = key;
+      rows.set(key, row);
     }
-    rows.delete(key);
+    used.add(row);
     row.className = classOf(item);
     cells(item, row).forEach((cell, column) => {
       let place = row.cells[column];
@@ -48,7 +51,7 @@ export function fillRows(body, items, keyOf, cells, classOf = () => "") {
     });
     if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] ?? null);
   });
-  for (const row of rows.values()) row.remove();
+  for (const row of [...body.rows]) if (!used.has(row)) row.remove();
 }
 
 // A card with a table, and words for when it is empty.

@@ -2,7 +2,7 @@
 
 import { byId, fillRows, made, say, show } from "./dom.js";
 import { colour } from "./plots.js";
-import { bytesWords, count, seconds } from "./words.js";
+import { count, seconds } from "./words.js";
 
 const HEIGHT = 190;
 const charts = new Map();
@@ -79,7 +79,6 @@ export function showEpochs(epochs, now) {
       aligned(epoch),
       { text: count(epoch.last_member), class: "n" },
       { text: count(epoch.rows), class: "n" },
-      { text: bytesWords(epoch.bytes), class: "n" },
       epoch.reason ?? (epoch.waits_for.length ? `waits for member ${epoch.waits_for.join(", ")}` : ""),
     ],
   );
@@ -97,7 +96,7 @@ function sentence(epoch) {
   const last = epoch.last_member === null ? "" : `; member ${epoch.last_member} was last to acknowledge`;
   const waits = epoch.waits_for.length ? `; waits for member ${epoch.waits_for.join(", ")}` : "";
   const what = { commit: "was committed", abort: `was aborted${epoch.reason ? ` (${epoch.reason})` : ""}`, open: "is under way" }[epoch.verdict];
-  const facts = [seconds(epoch.whole), epoch.aligned === null ? null : aligned(epoch), epoch.rows === null ? null : `${count(epoch.rows)} rows`, epoch.bytes === null ? null : bytesWords(epoch.bytes)];
+  const facts = [seconds(epoch.whole), epoch.aligned === null ? null : aligned(epoch), epoch.rows === null ? null : `${count(epoch.rows)} rows`];
   return `Epoch ${count(epoch.number)} ${what}: ${facts.filter((fact) => fact !== null).join(", ")}${last}${waits}.`;
 }
 

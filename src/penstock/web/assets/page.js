@@ -1,7 +1,7 @@
 // The page: takes the state as it comes, and has each part show its own.
 
 import { byId, made, say, show } from "./dom.js";
-import { at } from "./words.js";
+import { at, count } from "./words.js";
 import { showVerdict } from "./verdict.js";
 import { showFigures } from "./figures.js";
 import { showFlow } from "./flow.js";
@@ -97,6 +97,8 @@ function showFeeds(event) {
       }),
     );
   }
+  say(byId("feeds-more"), `${count(event.left_out)} more are left out; running ones come first.`);
+  show(byId("feeds-more"), event.left_out > 0);
   event.feeds.forEach((feed, index) => {
     const button = list.children[index].firstChild;
     const collections = feed.collections.join(", ");

@@ -56,10 +56,25 @@ function abortButton(producer) {
   const button = made("button", { type: "button", className: "row-action", textContent: "Abort…" });
   button.setAttribute("aria-label", `Abort the transaction of producer ${producer}`);
   button.addEventListener("click", () => {
-    const one = latest.state.transactions.shown.find((other) => other.producer === producer);
-    if (one) askToAbort(one, latest.feed);
+    const parts = latest.state.transactions.shown.filter((other) => other.producer === producer);
+    if (parts.length) askToAbort(parts.reduce(together), latest.feed);
   });
   return button;
+}
+
+// A transaction in several cohorts is one: it is aborted in all of them.
+function together(one, other) {
+  const both = (a, b) => [...new Set([...a, ...b])];
+  const sum = (a, b) => (a === null || b === null ? null : a + b);
+  return {
+    ...one,
+    since: Math.min(one.since, other.since),
+    touched: both(one.touched, other.touched),
+    awaited: both(one.awaited, other.awaited),
+    hinted_by: one.hinted_by ?? other.hinted_by,
+    rows: sum(one.rows, other.rows),
+    bytes: sum(one.bytes, other.bytes),
+  };
 }
 
 export function showVnodes(state) {
