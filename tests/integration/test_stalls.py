@@ -49,6 +49,9 @@ EU, US = "orders/region=eu/000", "orders/region=us/000"
 COMMAND = "import sys; from penstock.cli import main; sys.argv[0] = 'penstock'; main()"
 
 
+pytestmark = pytest.mark.slow
+
+
 class HeldStore:
     """A store, of which some calls do not answer until they are let go."""
 
@@ -464,7 +467,6 @@ def test_a_recovery_needs_a_journal_that_is_gone(world: World) -> None:
 # Processes
 
 
-@pytest.mark.slow
 def test_a_member_stops_answering_and_is_killed(world: World) -> None:
     shuffle = ProcessShuffle(
         Feed("orders", (Binding("orders"),)),
@@ -538,7 +540,6 @@ def test_a_failure_is_told_before_the_consumer_finds_out(world: World) -> None:
         assert world.explained().phase == "restarting"
 
 
-@pytest.mark.slow
 def test_a_process_is_gone_and_a_program_is_told(world: World) -> None:
     world.write(10)
     arguments = ["shuffle", "--collection", "orders", "--members", "1", "--carrier", "local"]
