@@ -90,10 +90,13 @@ def test_a_fenced_member_stops_acknowledging_and_says_why(cluster: Cluster) -> N
     commits = [leader.begin().result(LONG).decision.is_commit for _ in range(3)]
     assert commits == [False, True, True], "its next life refuses what may have been under way"
     failure = failure_of(older)
-    assert isinstance(failure, FencedError)
-    assert "member 1 was started again elsewhere" in str(failure)
+    if isinstance(failure, FencedError):
+        assert "member 1 was started again elsewhere" in str(failure)
+        assert fence.refused == 1, "it tried once"
+    else:  # on a busy machine it may be so late that its next life has acknowledged before it tried
+        assert "decided without all acknowledgements" in str(failure)
+        assert fence.refused == 0
     assert leader.begin().result(LONG).decision.is_commit
-    assert fence.refused == 1, "it tried once"
 
 
 def test_a_member_that_gossip_fences_stops_and_says_why() -> None:
