@@ -55,15 +55,20 @@ def compare(
     moves memory takes three times as long: so each round of ours is set against the peer's round
     right after it, and the median of these ratios counts. The rates are medians too.
     """
+    return Line.of_rounds(name, *in_turns(ours, peer, amount, ROUNDS), unit)
+
+
+def in_turns(
+    ours: Callable[[], object], peer: Callable[[], object], amount: float, rounds: int
+) -> tuple[list[float], list[float]]:
+    """The rates of both, a figure for each round."""
     sides = (ours, peer)
     calls = [_calls_per_round(side) for side in sides]
-    rounds = [
-        [amount * calls[index] / _seconds(side, calls[index]) for index, side in enumerate(sides)]
-        for _ in range(ROUNDS)
-    ]
-    ours_rate, peer_rate = (statistics.median(rates) for rates in zip(*rounds, strict=True))
-    ratio = statistics.median(ours / peer for ours, peer in rounds)
-    return Line(name, ours_rate, peer_rate, ratio, unit)
+    rates: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for index, side in enumerate(sides):
+            rates[index].append(amount * calls[index] / _seconds(side, calls[index]))
+    return rates
 
 
 def _calls_per_round(side: Callable[[], object]) -> int:
