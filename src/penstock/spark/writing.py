@@ -26,6 +26,7 @@ from penstock.sinks.batches import Step, abort_batch, commit_batch
 from penstock.sinks.collection import CollectionSink
 from penstock.sinks.parquet import ParquetSink
 from penstock.sinks.two_phase import Batch
+from penstock.spark.workers import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -230,6 +231,7 @@ def _postgres_sink(options: WriteOptions, schema: pa.Schema) -> TwoPhaseSink:
 def _stage(
     sink: TwoPhaseSink, batch: Batch, partition: int, rows: Iterator[pa.RecordBatch]
 ) -> Staged:
+    settle_worker()
     part = sink.stage(batch, partition, rows)
     batches.reached(Step.STAGED)
     return Staged(batch, part)

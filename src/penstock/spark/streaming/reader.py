@@ -30,6 +30,7 @@ from penstock.spark.streaming.limits import Limits
 from penstock.spark.streaming.offset import Offset, new_feed_name
 from penstock.spark.streaming.rows import StretchPartition, read_stretch, split
 from penstock.spark.streaming.steps import Step
+from penstock.spark.workers import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,6 +134,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StretchPartition):
             raise TypeError(f"not a partition of this reader: {partition!r}")
+        settle_worker()
         return read_stretch(partition, self._schema)
 
     @property
