@@ -30,6 +30,11 @@ FILE_ROWS: Final = 131_072
 FILES_PER_TRIGGER: Final = 4
 """Half a million documents in a micro-batch. With half as many it takes about as long."""
 CHUNK_BYTES: Final = 1024 * 1024
+CHANGELOGS: Final = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+PARTITIONS: Final = "spark.sql.shuffle.partitions"
+AS_IT_COMES: Final = {CHANGELOGS: "false", PARTITIONS: "200"}
+"""Spark's own settings, where ours differ from them."""
+TUNED: Final = {CHANGELOGS: "true", PARTITIONS: str(CORES)}
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
@@ -142,16 +147,17 @@ class Spark:
         providers = "org.apache.spark.sql.execution.streaming.state"
         settings: dict[str, str | int | bool] = {
             f"{state}.providerClass": f"{providers}.RocksDBStateStoreProvider",
-            f"{state}.rocksdb.changelogCheckpointing.enabled": True,
             "spark.driver.memory": "4g",
         }
         self._session: SparkSession = local_session("penstock bench", CORES, **settings)
         gateway: Any = self._session.sparkContext._gateway  # noqa: SLF001 - whose time counts
         self._process: int = gateway.proc.pid
 
-    def run(self, documents: Path, place: Path) -> Took:
+    def run(self, documents: Path, place: Path, settings: dict[str, str]) -> Took:
         """Each document once, to the partition of its key, by its clock; written to Parquet files
         as they come. Until the last micro-batch is committed."""
+        for name, value in settings.items():
+            self._session.conf.set(name, value)
         schema = self._session.read.parquet(str(documents)).schema
 
         def sort(batch: DataFrame, number: int) -> None:

@@ -5,8 +5,9 @@ sides run in one warm session, in turns, and every run begins with a new checkpo
 Spark the documents' own three columns; ours leave `_meta` out as users do, by `.schema(...)`.
 
 `dedup`: documents per second with the shuffle running, beside plain Structured Streaming that
-drops duplicates (RocksDB), repartitions and sorts in `foreachBatch`; `sort`: beside one that does
-not even drop duplicates. The plain side reads Parquet files, which favours it. What drops
+drops duplicates (RocksDB), repartitions and sorts in `foreachBatch`, otherwise as Spark comes;
+`dedup_tuned`: beside the same with as many partitions as cores, and changelogs; `sort`: beside one
+that does not even drop duplicates. The plain side reads Parquet files, which favours it. What drops
 duplicates gets the first documents only: its state grows, so it is fastest with few.
 `processor.`: the same per second of a processor, of all processes together; less depends on what
 else the machine does.
@@ -57,16 +58,16 @@ if TYPE_CHECKING:
 
 CORES: Final = 2
 RUN_SECONDS_MAX: Final = 900.0
-CHANGELOGS: Final = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-"""For the plain side, which is faster with them."""
+WARM_ROUNDS: Final = 2
+"""Java compiles what runs often; it is not done after one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    documents: int = 6_000_000
-    few: int = 500_000
+    documents: int = 10_000_000
+    few: int = 1_000_000
     """For Spark, where it drops duplicates."""
-    filled: int = 2_000_000
+    filled: int = 6_000_000
     rounds: int = 3
     small_batches: int = 40
     appends: int = 100
@@ -92,23 +93,27 @@ class _Run:
         peers.write_parquet(fewer, folder / "few-parquet")
         # Spark's Python is compiled when it is installed; ours, in a checkout, may never be.
         compileall.compile_dir(Path(penstock.__file__).parent, quiet=1)
-        settings: dict[str, Any] = {**STREAMING, CHANGELOGS: True, "spark.driver.memory": "4g"}
+        settings: dict[str, Any] = {**STREAMING, "spark.driver.memory": "4g"}
         self._spark: SparkSession = local_session("penstock bench", CORES, **settings)
         stack.callback(self._spark.stop)
         for source in (Prebuilt, Ticking):
             self._spark.dataSource.register(source)
 
     def lines(self) -> Iterator[Line]:
-        self._ours()
-        self._plain()
-        rounds = [
-            (self._ours(), self._plain(), self._plain(dedup=False))
-            for _ in range(self._sizes.rounds)
-        ]
-        for name, place in (("dedup", 1), ("sort", 2)):
+        plain = (
+            ("dedup", functools.partial(self._plain, dedup=True, settings=peers.AS_IT_COMES)),
+            ("dedup_tuned", functools.partial(self._plain, dedup=True, settings=peers.TUNED)),
+            ("sort", functools.partial(self._plain, dedup=False, settings=peers.TUNED)),
+        )
+        sides: list[Callable[[], tuple[float, float]]] = [self._ours, *(run for _, run in plain)]
+        for _ in range(WARM_ROUNDS):
+            for side in sides:
+                side()
+        rounds = [[side() for side in sides] for _ in range(self._sizes.rounds)]
+        for place, (name, _) in enumerate(plain, 1):
             for kind, rate in (("", 0), ("processor.", 1)):
-                sides = [(one[0][rate], one[place][rate]) for one in rounds]
-                yield Line.of_rounds(f"spark.{kind}{name}", *_sides(sides), "documents/s")
+                rates = [(one[0][rate], one[place][rate]) for one in rounds]
+                yield Line.of_rounds(f"spark.{kind}{name}", *_sides(rates), "documents/s")
         queue = _FilledQueue(self._folder / "filled", self._stream, self._sizes.filled)
         for schema in (COLUMNS, None):
             queue.read(schema)
@@ -116,8 +121,9 @@ class _Run:
             filled = [(queue.read(schema), self._prebuilt()) for _ in range(self._sizes.rounds)]
             name = "spark.filled" if schema else "spark.filled_meta"
             yield Line.of_rounds(name, *_sides(filled), "documents/s")
-        for warm in (self._small_batches, self._ticks):
-            warm()
+        for _ in range(WARM_ROUNDS):
+            for warm in (self._small_batches, self._ticks):
+                warm()
         batches = [(self._small_batches(), self._ticks()) for _ in range(2)]
         yield Line.of_rounds("spark.batch", *_sides(batches), "ms")
         waits = sorted(self._visible())
@@ -144,7 +150,9 @@ class _Run:
 
     # The others
 
-    def _plain(self, *, dedup: bool = True) -> tuple[float, float]:
+    def _plain(self, *, dedup: bool, settings: dict[str, str]) -> tuple[float, float]:
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
         place = self._place()
         documents = self._folder / ("few-parquet" if dedup else "parquet")
         schema = self._spark.read.parquet(str(documents)).schema

@@ -99,7 +99,7 @@ def rates_by_size(
                 batch = batch_of(size)
                 found = in_turns(ours_of(batch), peer_of(batch), CALL_BYTES, ROUNDS)
                 for side, more in zip(sides, found, strict=True):
-                    side += more
+                    side.extend(more)
     return rates
 
 

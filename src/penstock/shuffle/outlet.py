@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -71,7 +72,8 @@ class Outlet:
         self._restarts = Restarts(shuffle.watch)
         shuffle.watch.consumer = "spark"
         self._dead_producers = DeadProducers(store)
-        self._target: Target | None = None
+        self._finding = ThreadPoolExecutor(1, "penstock target")
+        self._target: Future[Target] | None = None
 
     def wait_epoch(self, after: int, seconds: float) -> Epoch | None:
         """The newest epoch, once it is above this one. None after the time given, about."""
@@ -155,18 +157,20 @@ class Outlet:
 
     def set_target(self) -> None:
         """Everything that is in the journals now is wanted, for `has_reached`. To find out what
-        that is takes a while, in which members read."""
+        that is takes a while, in which members read, and the consumer gets its first epochs."""
         self._open()
         self._store.recover_if_possible()
-        self._target = Target(self._store, self._plan)
+        self._target = self._finding.submit(Target, self._store, self._plan)
 
     @property
     def has_target(self) -> bool:
         return self._target is not None
 
     def has_reached(self, epoch: Epoch) -> bool:
-        """Whether everything that was there at `set_target` is in this epoch."""
-        return self._target is None or self._target.is_reached(epoch.frontier)
+        """Whether everything that was there at `set_target` is known to be in this epoch."""
+        if self._target is None:
+            return True
+        return self._target.done() and self._target.result().is_reached(epoch.frontier)
 
     def figures(self) -> dict[str, Any]:
         """For Spark's progress: rows of the journals that were not read yet, the watermark as
@@ -181,6 +185,7 @@ class Outlet:
         }
 
     def close(self) -> None:
+        self._finding.shutdown()
         self._is_open = False
         self._shuffle.close()
 
