@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.errors import LocalProtocolError
 from penstock.frontier import Frontier
 from penstock.routing import vnodes_of
 from penstock.shuffle.control import SESSION
@@ -24,9 +25,10 @@ from penstock.shuffle.slice.state import FETCH_BYTES
 from penstock.snapshot import SnapshotStore
 from penstock.snapshot.participant import DROP_EVERY
 from tests.conformance.waiting import eventually
+from tests.counting import CountingStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from penstock.shuffle.member import Setup
@@ -34,29 +36,6 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 60.0
 REGIONS = "abcdef"
-
-
-class CountingStore:
-    """The store, and how many rows and bytes of each journal were read of it."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.rows: Counter[str] = Counter()
-        self.bytes_read = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def read(
-        self, journal: str, begin: int, end: int | None = None, **options: Any
-    ) -> Iterator[Any]:
-        if options:  # of some columns: what a target asks for, and no Slice
-            yield from self._store.read(journal, begin, end, **options)
-            return
-        for batch in self._store.read(journal, begin, end):
-            self.rows[journal] += batch.rows
-            self.bytes_read += batch.documents.nbytes
-            yield batch
 
 
 class World:
@@ -411,6 +390,18 @@ def test_epochs_are_kept_until_the_consumer_is_done_with_them(tmp_path: Path) ->
     world.stop()
 
 
+def test_one_that_runs_is_not_started_again(tmp_path: Path) -> None:
+    world = World(tmp_path, 4)
+    with (
+        EmbeddedShuffle(world.feed, world.store, tmp_path / "shuffle") as shuffle,
+        world.store.producer() as producer,
+    ):
+        with pytest.raises(LocalProtocolError, match="this shuffle runs"):
+            shuffle.start()
+        world.outside(producer, 1)
+        assert shuffle.session.wait_epoch(0, PATIENCE_SECONDS, hurry=True) is not None
+
+
 def test_an_epoch_is_ready_before_a_busy_consumer_asks_again(tmp_path: Path) -> None:
     world = World(tmp_path, 4)
     shuffle = EmbeddedShuffle(
@@ -435,7 +426,7 @@ def test_an_epoch_is_ready_before_a_busy_consumer_asks_again(tmp_path: Path) -> 
 
 def test_old_documents_of_low_priority_do_not_delay_live_ones(tmp_path: Path) -> None:
     """While a backfill drains, live documents come as soon at its end as at its beginning."""
-    old, at_once = 4_000_000, 50_000
+    old, at_once = 10_000_000, 50_000
     store = ps.open_store(f"file://{tmp_path}/journals")
     for name in ("history", "live"):
         store.create(ps.Collection.define(name, "id BIGINT NOT NULL, v STRING", key="id"))

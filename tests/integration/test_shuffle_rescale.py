@@ -36,6 +36,7 @@ from penstock.shuffle.session.actor import MemberLostError
 from penstock.shuffle.verify import Delivered, verify
 from penstock.snapshot import SnapshotStore
 from penstock.storage import Storage
+from tests.counting import CountingStore
 from tests.integration.rescale_program import FEED
 
 if TYPE_CHECKING:
@@ -68,29 +69,6 @@ def consumer(store: OpenStore, tmp_path: Path) -> Consumer:
     return Consumer(store, tmp_path / "feed")
 
 
-class CountingStore:
-    """The store, and how many rows of each journal were read of it, from which offset on."""
-
-    def __init__(self, store: OpenStore) -> None:
-        self._store = store
-        self.rows: Counter[str] = Counter()
-        self.begins: dict[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def read(
-        self, journal: str, begin: int, end: int | None = None, **options: Any
-    ) -> Iterator[Any]:
-        if options:  # of some columns: what a target asks for, and no Slice
-            yield from self._store.read(journal, begin, end, **options)
-            return
-        for batch in self._store.read(journal, begin, end):
-            self.rows[journal] += batch.rows
-            self.begins[journal] = min(batch.first_offset, self.begins.get(journal, 2**62))
-            yield batch
-
-
 class WatchedShuffle(EmbeddedShuffle):
     """One that knows what each of its sessions began with, and read."""
 
@@ -99,7 +77,7 @@ class WatchedShuffle(EmbeddedShuffle):
     def _open_parts(self, setup: Setup, resume: Resume) -> None:
         if not hasattr(self, "sessions"):
             self.sessions, self.read_from = [], self._store
-        store = CountingStore(self.read_from)  # type: ignore[arg-type]
+        store = CountingStore(self.read_from)
         self._store = store  # type: ignore[assignment]
         self.sessions.append((setup, store, self._reached(setup)))
         super()._open_parts(setup, resume)

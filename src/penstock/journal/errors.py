@@ -108,17 +108,23 @@ class CorruptJournalError(CorruptStorageError):
 class ProducerFencedError(LocalProtocolError):
     """This producer was fenced, closed or forgotten, and may never write again. Open a new one."""
 
-    def __init__(self, producer: str, aborted: str | None = None) -> None:
-        super().__init__(producer, aborted)
-        self.producer, self.aborted = producer, aborted
-        """Who aborted its transaction by hand, and when; None if nobody did."""
+    def __init__(
+        self, producer: str, aborted: str | None = None, outcome: str | None = None
+    ) -> None:
+        super().__init__(producer, aborted, outcome)
+        self.producer, self.aborted, self.outcome = producer, aborted, outcome
+        """Who aborted its transaction by hand, and when, and what became of that; None if nobody
+        did, or it is not over."""
 
     def __str__(self) -> str:
         if self.aborted is not None:
+            what = "its transaction was aborted"
+            if self.outcome == "committed":
+                what = "its transaction, whose commit was decided and was carried out, was ended"
             return (
-                f"producer {self.producer} was fenced, and cannot write again: its transaction was "
-                f"aborted by {self.aborted}. What it had committed before stands. Ask there why; "
-                "then open a new producer"
+                f"producer {self.producer} was fenced, and cannot write again: {what} by "
+                f"{self.aborted}. What it had committed before stands. Ask there why; then open "
+                "a new producer"
             )
         return (
             f"producer {self.producer} was fenced, closed or forgotten and cannot write again; "

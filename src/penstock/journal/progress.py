@@ -53,6 +53,11 @@ def frontier_of(store: JournalStore, cuts: Sequence[JournalCut], binding: int = 
     return frontier
 
 
+def states_of(store: JournalStore, cut: JournalCut) -> States:
+    """Where each producer stands at the end of a journal's cut."""
+    return _progress(store, cut)[0]
+
+
 def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]:
     """The states at the end of a journal's cut, and the hints of the ACKs on the way there."""
     begin, states = _start(store, cut)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from penstock.ids import Kind, clock_to_unix
+from penstock.journal.cut import JournalCut
 from penstock.journal.errors import (
     NothingToAbortError,
     OffsetDroppedError,
     ProducerFencedError,
     UnknownJournalError,
 )
-from penstock.journal.store import Abort
+from penstock.journal.progress import states_of
+from penstock.journal.store import Abort, Touch
 from penstock.journal.transaction import acknowledge, roll_back
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.ids import Producer
-    from penstock.journal.store import JournalStore, ProducerLedger, ProducerRecord, Touch
+    from penstock.journal.store import JournalStore, ProducerLedger
 
 Outcome: TypeAlias = Literal["committed", "rolled back"]
 """Of what a producer had in flight."""
@@ -64,7 +69,7 @@ def fence(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
 
 def find_open(store: JournalStore, producer: Producer) -> OpenTransaction:
     """NothingToAbortError if there is none."""
-    _, _, touches = _find(store, producer)
+    touches = _find(store, producer).touches
     return OpenTransaction(
         tuple(touch.journal for touch in touches), _since(store, producer, touches)
     )
@@ -83,29 +88,60 @@ def abort(
     is carried out all the same, for it may have been seen. If somebody chose the transaction
     `seen`, no other of that producer is aborted.
     """
-    ledger, record, touches = _find(store, producer)
-    if seen is not None and not _is_same(store, producer, touches, seen):
+    found = _find(store, producer)
+    if seen is not None and not _is_same(store, producer, found.touches, seen):
         raise NothingToAbortError(str(producer), has_another=True)
-    journals = tuple(touch.journal for touch in touches)
-    noted = Abort(producer, record.name, at, by, journals)
+    journals = tuple(touch.journal for touch in found.touches)
+    noted = Abort(producer, found.name, at, by, journals)
     store.note_abort(noted)
-    return store.note_abort(replace(noted, outcome=fence(store, ledger) or NOTHING_OPEN))
+    return store.note_abort(replace(noted, outcome=_end(store, producer, found)))
 
 
-def _find(
-    store: JournalStore, producer: Producer
-) -> tuple[ProducerLedger, ProducerRecord, tuple[Touch, ...]]:
+def _end(store: JournalStore, producer: Producer, found: _Found) -> str:
+    if found.ledger is not None:
+        return fence(store, found.ledger) or NOTHING_OPEN
+    roll_back(store, producer, found.touches, None)
+    return "rolled back"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A transaction that is open."""
+
+    ledger: ProducerLedger | None
+    """None: its producer is settled, and the journals alone know of it."""
+    name: str | None
+    touches: tuple[Touch, ...]
+
+
+def _find(store: JournalStore, producer: Producer) -> _Found:
     ledger = next((one for one in store.ledgers() if one.producer == producer), None)
-    if ledger is None:
+    name = None
+    if ledger is not None:
+        with contextlib.suppress(ProducerFencedError):  # settled and forgotten meanwhile
+            record = ledger.record()
+            touches = record.decision.touches if record.decision is not None else record.touches
+            if touches and not record.settled:
+                return _Found(ledger, record.name, touches)
+            if not record.settled:
+                raise NothingToAbortError(str(producer))
+            name = record.name
+    left = tuple(_left_open(store, producer))
+    if not left:
         raise NothingToAbortError(str(producer))
-    try:
-        record = ledger.record()
-    except ProducerFencedError:
-        raise NothingToAbortError(str(producer)) from None  # settled and forgotten meanwhile
-    touches = record.decision.touches if record.decision is not None else record.touches
-    if record.settled or not touches:
-        raise NothingToAbortError(str(producer))
-    return ledger, record, touches
+    return _Found(None, name, left)
+
+
+def _left_open(store: JournalStore, producer: Producer) -> Iterator[Touch]:
+    """Spans that nobody will close: a power cut took what was noted of them, and kept their rows.
+    Nobody writes as this producer any more."""
+    for collection in store.collections():
+        for journal in store.journals(collection):
+            probe = store.probe(journal.name)
+            whole = JournalCut(journal.name, probe.first_kept, probe.write_head)
+            state = states_of(store, whole).get(producer.int64)
+            if state is not None and state.max_continue:
+                yield Touch(journal.name, state.offset, state.last_commit)
 
 
 def _is_same(

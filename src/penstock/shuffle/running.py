@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from penstock.disk import make_folder
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, LocalProtocolError
 from penstock.logs import about
 from penstock.routing import assign
 from penstock.shuffle import handover
@@ -144,6 +144,8 @@ class Shuffle(abc.ABC):
         self._lock = lock_folder(self.folder, LOCK_SECONDS_MAX)
 
     def start(self) -> Self:
+        if self._session is not None:
+            raise LocalProtocolError("this shuffle runs; to begin anew after a failure, restart it")
         self.claim()
         self.watch.opening()
         self.watch.start()

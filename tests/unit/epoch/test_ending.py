@@ -98,7 +98,7 @@ def test_a_fenced_member_stops_acknowledging_and_says_why(cluster: Cluster) -> N
 
 
 def test_a_fenced_member_that_is_late_stops_too(cluster: Cluster) -> None:
-    """Its next life has acknowledged before it tried: the decision tells it that it is one too many."""
+    """Its next life has acknowledged before it tried: it learns that by the decision."""
     diary = Diary()
     older, fence = cluster.join(diary)
     leader, _ = cluster.lead()

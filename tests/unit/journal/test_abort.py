@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +81,32 @@ def test_a_commit_that_was_decided_is_carried_out(
         opened.append("n", rows(10))
         monkeypatch.setattr(transaction, "reached", reached)
         opened.commit()
+        with pytest.raises(ProducerFencedError, match="was carried out, was ended by ada@desk"):
+            producer.append("n", rows(20))
     assert [one.outcome for one in done] == ["committed"]
     assert seen(store) == [10, 11]
+
+
+def test_a_span_that_a_power_cut_left_open_is_closed(store: OpenStore, tmp_path: Path) -> None:
+    """The rows were synced, and what was noted of them was not: nobody else will close it."""
+    with store.producer("nightly") as producer:
+        producer.append("n", rows(0))
+        opened = producer.transaction()
+        opened.append("n", rows(10))
+        saw = store.open_transaction(producer.id)
+        ledger = tmp_path / "store" / "producers" / str(producer.id)
+        (ledger / "touched").write_bytes(b"")
+        store.fence(producer.id)
+        assert store.open_transaction(producer.id) == saw, "it is open for ever"
+        done = store.abort(producer.id, WHO, saw)
+        assert (done.outcome, done.name, done.journals) == ("rolled back", "nightly", saw.journals)
+        with pytest.raises(NothingToAbortError):
+            store.abort(producer.id, WHO)
+        shutil.rmtree(tmp_path / "store" / "retired" / str(producer.id))
+        with pytest.raises(NothingToAbortError):
+            store.open_transaction(producer.id)
+    assert store.aborts() == [done]
+    assert seen(store) == [0, 1]
 
 
 def test_who_has_nothing_open_is_left_alone(store: OpenStore) -> None:

@@ -96,9 +96,8 @@ class FileLedger(ProducerLedger):
             noted = find_abort(self._root, self.producer)
             if noted is not None:
                 moment = datetime.datetime.fromtimestamp(noted.at, datetime.UTC)
-                return ProducerFencedError(
-                    str(self.producer), f"{noted.by} at {moment:%Y-%m-%d %H:%M:%S} UTC"
-                )
+                by = f"{noted.by} at {moment:%Y-%m-%d %H:%M:%S} UTC"
+                return ProducerFencedError(str(self.producer), by, noted.outcome)
         return ProducerFencedError(str(self.producer))
 
     def touch(self, touch: Touch) -> None:
@@ -106,7 +105,7 @@ class FileLedger(ProducerLedger):
         line = json.dumps([touch.journal, touch.offset, touch.last_commit]) + "\n"
         try:
             # Not synced: it only has to outlive the process. After a power cut an open span
-            # without a touch is simply never closed, and never seen.
+            # without a touch is never seen, and closed by who aborts it by hand.
             descriptor = os.open(self._folder / "touched", os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:
             raise self._fenced() from None
