@@ -55,6 +55,7 @@ class Gathering:
         self._history = History()
         self._epochs: dict[int, EpochState] = {}
         self._consumed: tuple[int, float] | None = None
+        self._consumed_rows = 0
         self._recovery_began: float | None = None
 
     def look(
@@ -220,9 +221,14 @@ class Gathering:
         return WatermarkState(clocks[-1] if clocks else None, held_by)
 
     def _consumer(self, view: SessionView, consumer: Consumer, now: float) -> ConsumerState:
-        if self._consumed is None or self._consumed[0] != view.consumed:
+        if self._consumed is None:
             self._consumed = view.consumed, now
-        return ConsumerState(consumer, view.consumed, view.newest, self._consumed[1])
+        if self._consumed[0] != view.consumed:
+            done = range(self._consumed[0] + 1, view.consumed + 1)
+            self._consumed_rows += sum(view.epoch_rows.get(epoch, 0) for epoch in done)
+            self._consumed = view.consumed, now
+        rate = self._rates.of("consumer", self._consumed_rows)
+        return ConsumerState(consumer, view.consumed, view.newest, self._consumed[1], rate)
 
     def _recovery(self, view: SessionView, now: float) -> RecoveryState | None:
         if not view.is_recovery:

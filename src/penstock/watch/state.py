@@ -190,6 +190,8 @@ class ConsumerState:
     newest: int
     since: float | None
     """Since when it is done with `consumed`."""
+    rows_per_second: float | None = None
+    """Of the epochs that it is done with."""
 
 
 @dataclass(frozen=True, slots=True)

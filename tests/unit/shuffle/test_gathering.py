@@ -177,6 +177,20 @@ def test_the_consumer_is_done_since_then() -> None:
     assert [wait.kind for wait in state.waits] == ["epochs_ahead", "consumer", "open_transaction"]
 
 
+def test_the_consumer_is_as_fast_as_its_epochs_are_large() -> None:
+    gathering = Gathering()
+    state = look(gathering, view(consumed=3, epoch_rows={3: 1_000}))
+    assert state.consumer is not None
+    assert state.consumer.rows_per_second is None, "not known yet"
+    rows = {3: 1_000, 4: 50, 5: 150, 6: 1_000}
+    state = look(gathering, view(consumed=5, newest=6, epoch_rows=rows), NOW + 2)
+    assert state.consumer is not None
+    assert state.consumer.rows_per_second == 100.0
+    state = look(gathering, view(consumed=5, newest=6, epoch_rows=rows), NOW + 9)
+    assert state.consumer is not None
+    assert state.consumer.rows_per_second == 0.0, "it has stopped"
+
+
 def test_a_recovery_says_how_long_it_will_take() -> None:
     gathering = Gathering()
     look(gathering, view(is_recovery=True, rows_to_recover=100))

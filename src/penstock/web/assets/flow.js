@@ -84,12 +84,18 @@ function graph(state) {
     const queue = member.queue;
     const pressure = queue ? (queue.disk.is_pressed ? 1 : Math.min(queue.disk.size_bytes / queue.disk.limit_bytes, 1)) : null;
     const id = `queue ${member.member}`;
-    links.push({ id: `${id}>`, from: id, to: `partition ${member.member}`, rate: queue?.rows_per_second ?? null, pressure: behindConsumer(state) });
+    links.push({ id: `${id}>`, from: id, to: `partition ${member.member}`, rate: takenFrom(member, state), pressure: behindConsumer(state) });
     return { id, label: `Queue ${member.member}`, note: queue ? `${shortWords(queue.rows_per_second)}/s` : "–", pressure, facts: queueFacts(member, state) };
   });
-  const partitions = members.map((member) => ({ id: `partition ${member.member}`, label: `${consumer} ${member.member}`, note: "", pressure: behindConsumer(state), facts: consumerFacts(state) }));
+  const partitions = members.map((member) => ({ id: `partition ${member.member}`, label: `${consumer} ${member.member}`, note: `${shortWords(takenFrom(member, state))}/s`, pressure: behindConsumer(state), facts: consumerFacts(state) }));
   return { columns: [journals, slices, queues, partitions], links };
 }
+
+// The consumer tells of whole epochs: a member has its share of the vnodes in them.
+const takenFrom = (member, state) => {
+  const rate = state.consumer?.rows_per_second ?? null;
+  return rate === null ? null : (rate * member.vnodes) / state.vnodes.length;
+};
 
 // What is stored and does not get to the consumer, by what the state says of its waits.
 const BEFORE_CONSUMER = new Set(["consumer", "epochs_ahead", "awaited_commit", "acknowledgement", "alignment", "restart", "recovery"]);
