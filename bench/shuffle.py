@@ -47,6 +47,7 @@ EPOCH_SECONDS: Final = 0.5
 less, a run on a busy machine would come to more epochs than a consumer may lag by."""
 WARM_FILES: Final = 2
 RUN_SECONDS_MAX: Final = 600.0
+TELL_SECONDS_MAX: Final = 10.0
 AFTER_RESTART: Final = 10_000
 """Documents that the first epoch after a restart is about."""
 
@@ -156,10 +157,18 @@ class Backlog:
                 raise RuntimeError(f"it is not done after {RUN_SECONDS_MAX:g} s")
             took = watch.took()
             self.memory_mb = max(self.memory_mb, sum(map(_peak_mb, processes)))
-            rows = sum(queue.rows for queue in shuffle.session.queues.values())
-            if rows != self.documents:
-                raise RuntimeError(f"{rows} rows came of {self.documents} documents")
+            self._check(shuffle)
         return took
+
+    def _check(self, shuffle: ProcessShuffle) -> None:
+        """Members tell how many rows they have a little later."""
+        deadline = time.monotonic() + TELL_SECONDS_MAX
+        while (rows := sum(queue.rows for queue in shuffle.session.queues.values())) != (
+            self.documents
+        ):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{rows} rows came of {self.documents} documents")
+            time.sleep(0.1)
 
     def restart_ms(self) -> float:
         """Of the shuffle of the last run, which goes on with some more documents."""

@@ -69,6 +69,8 @@ class Sizes:
     """For Spark, where it drops duplicates."""
     filled: int = 6_000_000
     rounds: int = 3
+    short_rounds: int = 7
+    """Of lines that take a second."""
     small_batches: int = 40
     appends: int = 100
 
@@ -118,13 +120,14 @@ class _Run:
         for schema in (COLUMNS, None):
             queue.read(schema)
             self._prebuilt()
-            filled = [(queue.read(schema), self._prebuilt()) for _ in range(self._sizes.rounds)]
+            reads = range(self._sizes.short_rounds)
+            filled = [(queue.read(schema), self._prebuilt()) for _ in reads]
             name = "spark.filled" if schema else "spark.filled_meta"
             yield Line.of_rounds(name, *_sides(filled), "documents/s")
         for _ in range(WARM_ROUNDS):
             for warm in (self._small_batches, self._ticks):
                 warm()
-        batches = [(self._small_batches(), self._ticks()) for _ in range(2)]
+        batches = [(self._small_batches(), self._ticks()) for _ in range(self._sizes.rounds)]
         yield Line.of_rounds("spark.batch", *_sides(batches), "ms")
         waits = sorted(self._visible())
         last = waits[min(len(waits) - 1, round(len(waits) * 0.99))]
