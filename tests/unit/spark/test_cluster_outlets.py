@@ -82,7 +82,7 @@ def test_a_query_draws_as_if_the_shuffle_was_its_own(driver: Driver) -> None:
     assert outlet.has_target
     found = outlet.wait_epoch(0, WAIT_SECONDS_MAX)
     assert found is not None
-    assert outlet.has_reached(found)
+    eventually(lambda: outlet.has_reached(found), "all that was written is in the epoch")
     assert outlet.epoch(found.number).frontier == found.frontier
     assert outlet.newest().number == found.number
     assert outlet.numbers(0) == [found.number]

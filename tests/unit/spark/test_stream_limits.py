@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,13 +12,13 @@ from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.outlet import Outlet
 from penstock.spark.streaming.limits import Limits, measure
+from tests.conformance.waiting import WAIT_SECONDS_MAX, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 COUNTS = (10, 20, 5)
-WAIT_SECONDS_MAX = 60.0
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def outlet(tmp_path: Path) -> Iterator[Outlet]:
             outlet.set_target()
             found = outlet.wait_epoch(newest, WAIT_SECONDS_MAX)
             assert found is not None
-            assert outlet.has_reached(found)
+            reached = functools.partial(outlet.has_reached, found)
+            eventually(reached, "all that was written is in the epoch")
             newest = found.number
     yield outlet
     outlet.close()
