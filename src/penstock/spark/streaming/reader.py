@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS: Final = 0.05
 """How long Spark is kept waiting when there is nothing new. It asks again at once."""
-
-
 CATCH_UP_SECONDS: Final = 1.0
 """Between two batches of a query that reads what is there and ends, while members still read. A
 batch takes Spark some 0.2 s of a processor, whatever is in it: a larger one is worth the wait."""
