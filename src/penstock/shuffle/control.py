@@ -1,7 +1,8 @@
 """What the Session and the members tell each other, as batches of the shuffle transport.
 
 They go the same way as documents do: no second kind of connection, certificate or port. A message
-is a row: its kind, its fields as JSON, and a frontier where it has one.
+is a row: its kind, its fields as JSON, and a frontier where it has one. For other languages
+`proto/penstock/shuffle/v1/control.proto` has the same messages.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def _encode(message: Message) -> tuple[str, dict[str, Any], list[bytes] | None]:
             fields = plain({**fields, "waits": [wait.to_json() for wait in waits]})
         case StartRead():
             fields["entries"] = [
-                [str(entry.producer), entry.last_commit, entry.hinted_commit, entry.offset]
+                {name: getattr(entry, name) for name in ProducerFrontier.__slots__}
+                | {"producer": str(entry.producer)}
                 for entry in message.entries
             ]
         case _:
@@ -152,8 +154,8 @@ def _decode(kind: str, fields: dict[str, Any], chunks: list[bytes] | None) -> Me
         return replace(status, waits=waits)
     if kind == "StartRead":
         entries = tuple(
-            ProducerFrontier(Producer.from_hex(producer), *numbers)
-            for producer, *numbers in fields.pop("entries")
+            ProducerFrontier(**{**entry, "producer": Producer.from_hex(entry["producer"])})
+            for entry in fields.pop("entries")
         )
         return StartRead(**fields, entries=entries)
     if chunks is None:
