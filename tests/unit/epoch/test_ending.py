@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,29 +93,6 @@ def test_a_fenced_member_stops_acknowledging_and_says_why(cluster: Cluster) -> N
     assert fence.refused == 1, "it tried once"
     cluster.join()
     assert not under_way.result(LONG).decision.is_commit, "its next life refuses what is under way"
-    assert leader.begin().result(LONG).decision.is_commit
-
-
-def test_a_fenced_member_that_is_late_stops_too(cluster: Cluster) -> None:
-    """Its next life has acknowledged before it tried: it learns that by the decision."""
-    diary = Diary()
-    older, fence = cluster.join(diary)
-    leader, _ = cluster.lead()
-    assert leader.begin().result(LONG).decision.is_commit
-    decided = threading.Event()
-
-    def wait(call: str, _epoch: int) -> None:
-        if call == "capture":
-            assert decided.wait(LONG)
-
-    diary.before = wait
-    fence.fenced = True
-    cluster.join()
-    commits = [leader.begin().result(LONG).decision.is_commit for _ in range(2)]
-    assert commits == [False, True], "its next life refuses what may have been under way"
-    decided.set()
-    assert "decided without all acknowledgements" in str(failure_of(older))
-    assert fence.refused == 0
     assert leader.begin().result(LONG).decision.is_commit
 
 

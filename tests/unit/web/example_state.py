@@ -182,7 +182,13 @@ def example_state(now: float = 1_800_000_000.0, members: int = 2, **changes: Any
             for back in range(79, -1, -1)
         ],
         "watermark": {"clock": now - 1.3, "held_by": {"journal": "orders/region=eu", "member": 1}},
-        "consumer": {"kind": "spark", "consumed": 811, "newest": 812, "since": now - 0.4},
+        "consumer": {
+            "kind": "spark",
+            "consumed": 811,
+            "newest": 812,
+            "since": now - 0.4,
+            "rows_per_second": 9_800.0,
+        },
         "recovery": None,
         "vnodes": [vnode % members + 1 for vnode in range(256)],
         "history": {
