@@ -46,8 +46,11 @@ if TYPE_CHECKING:
 IDLE_SECONDS: Final = 0.05
 """How long Spark is kept waiting when there is nothing new. It asks again at once."""
 CATCH_UP_SECONDS: Final = 1.0
-"""Between two batches of a query that reads what is there and ends, while members still read. A
-batch takes Spark some 0.2 s of a processor, whatever is in it: a larger one is worth the wait."""
+"""Between two batches of a query that reads what is there and ends, while members are still far
+from there. A batch takes Spark some 0.2 s of a processor, whatever is in it: a larger one is worth
+the wait."""
+FAR_ROWS: Final = 100_000
+"""Read in less time than a batch takes: with no more than so many to come, nobody waits."""
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -206,7 +209,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _can_grow(self) -> bool:
         """Whether the next batch is soon larger than it would be now."""
-        return time.monotonic() < self._worth_at and bool(self._opened.figures()["rows_behind"])
+        if time.monotonic() >= self._worth_at:
+            return False
+        return bool(self._opened.figures()["rows_behind"] > FAR_ROWS)
 
 
 def open_outlet(options: StreamOptions, feed: str, *, is_new: bool) -> Outlet | RemoteOutlet:
