@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,10 +130,10 @@ class Consumer:
         outlet = Outlet(shuffle, self._store, FEED)
         outlet.set_target()
         start = end = outlet.epoch(self.position)
-        while not outlet.has_reached(end):
-            found = outlet.wait_epoch(end.number, WAIT_SECONDS_MAX)
-            assert found is not None
-            end = found
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not outlet.has_reached(end):  # which it may have, as soon as that is known
+            assert time.monotonic() < deadline
+            end = outlet.wait_epoch(end.number, 0.1) or end
         # Now the next epoch has everything, also of transactions that are open.
         assert shuffle.session.wait_caught_up(WAIT_SECONDS_MAX)
         shuffle.session.begin_epoch()
