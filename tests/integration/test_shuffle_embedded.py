@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume
 
+pytestmark = pytest.mark.slow
 PATIENCE_SECONDS = 60.0
 REGIONS = "abcdef"
 
