@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 import pytest
 from google.protobuf import json_format
-from grpc_tools import protoc  # type: ignore[import-untyped]
 
 from penstock.errors import RemoteProtocolError
 from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier
@@ -45,11 +42,11 @@ from penstock.shuffle.status import (
 )
 from penstock.watch.causes import Listing
 from penstock.watch.standing import Seen
+from tests.protobuf import compiled
 
 if TYPE_CHECKING:
     from penstock.shuffle.control import Message
 
-PROTO = Path(__file__).parents[3] / "proto"
 CONTROL = "penstock/shuffle/v1/control.proto"
 PRODUCER = Producer.from_hex("0100deadbeef")
 ENTRIES = (
@@ -106,18 +103,7 @@ def test_they_arrive_as_they_were_said() -> None:
 
 @pytest.fixture(scope="module")
 def messages(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The module that protoc makes."""
-    folder = tmp_path_factory.mktemp("protobuf")
-    own = Path(protoc.__file__).parent / "_proto"
-    done = protoc.main(["protoc", f"-I{PROTO}", f"-I{own}", f"--python_out={folder}", CONTROL])
-    assert done == 0
-    path = folder / CONTROL.replace(".proto", "_pb2.py")
-    spec = importlib.util.spec_from_file_location("control_pb2", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return compiled(CONTROL, tmp_path_factory.mktemp("protobuf"))
 
 
 def test_other_languages_read_them_by_the_proto(messages: Any) -> None:

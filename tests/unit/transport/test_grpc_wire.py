@@ -3,14 +3,11 @@ and what is not allowed is refused, however it is broken."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 from google.protobuf.message import DecodeError
-from grpc_tools import protoc  # type: ignore[import-untyped]
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -42,11 +39,11 @@ from penstock.transport.frames import (
     VnodeData,
 )
 from penstock.transport.stages import StageDecoders, StageEncoders
+from tests.protobuf import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PROTO = Path(__file__).parents[3] / "proto"
 SHUFFLE = "penstock/transport/v1/shuffle.proto"
 Protobuf = Any
 """The module that protoc made: its classes are known only when the tests run."""
@@ -54,15 +51,7 @@ Protobuf = Any
 
 @pytest.fixture(scope="module")
 def protobuf(tmp_path_factory: pytest.TempPathFactory) -> Protobuf:
-    folder = tmp_path_factory.mktemp("protobuf")
-    assert protoc.main(["protoc", f"-I{PROTO}", f"--python_out={folder}", SHUFFLE]) == 0
-    path = folder / SHUFFLE.replace(".proto", "_pb2.py")
-    spec = importlib.util.spec_from_file_location("shuffle_pb2", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return compiled(SHUFFLE, tmp_path_factory.mktemp("protobuf"))
 
 
 class AnyBatch:
