@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from penstock.transport.frames import Frame
     from tests.conformance.fabric import Fabric
 
+pytestmark = pytest.mark.slow
+
 
 FIRST_WORDS: dict[str, Frame] = {
     "data": numbered(1),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.conformance.fabric import Fabric
 
+pytestmark = pytest.mark.slow
+
 MEBIBYTE = 1024 * 1024
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.transport import Receiver
     from tests.conformance.fabric import Fabric
 
+pytestmark = pytest.mark.slow
+
 
 def blocked_sender(fabric: Fabric, lane: int = 0) -> tuple[Sender, Background[None]]:
     """A sender to a receiver whose consumer sleeps: it waits for credit, and notices nothing."""

@@ -28,6 +28,8 @@ from tests.conformance.waiting import (
 if TYPE_CHECKING:
     from tests.conformance.fabric import Fabric
 
+pytestmark = pytest.mark.slow
+
 QUIET = Timing(connect_seconds_max=10, heartbeat_seconds=0.1, silence_seconds_max=1)
 """As hasty, but a busy machine may take its time."""
 BRIEF = Timing(connect_seconds_max=0.3, heartbeat_seconds=0.1, silence_seconds_max=0.5)

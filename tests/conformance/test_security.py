@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from penstock.transport.certificates import Material
     from tests.conformance.fabric import Fabric
 
+pytestmark = pytest.mark.slow
+
 SHORT_WAIT = HASTY
 """Where TLS does not let a peer say why, the sender waits for an answer; not for long."""
 IMPATIENT = Timing(connect_seconds_max=1, heartbeat_seconds=10, silence_seconds_max=60)

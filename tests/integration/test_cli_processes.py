@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.journal import OpenStore
 
+pytestmark = pytest.mark.slow
+
 COMMAND = str(Path(sys.executable).with_name("penstock"))
 WAIT_S = 60
 

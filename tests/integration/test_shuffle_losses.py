@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.journal import OpenStore
     from penstock.shuffle.resume import Epoch
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_SECONDS = 60.0
 FAST_SECONDS = 20.0
 """A failure that is noticed at once: far below the patience of anybody, on the slowest machine."""

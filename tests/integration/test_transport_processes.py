@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from penstock.transport.security import Security
 
+pytestmark = pytest.mark.slow
+
 SENDING, RECEIVING = 1, 2
 KILLS = 3
 PATIENT = Timing(connect_seconds_max=20, heartbeat_seconds=5, silence_seconds_max=60)

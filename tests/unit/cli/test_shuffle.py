@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     Run_ = Callable[..., Result]
 
+pytestmark = pytest.mark.slow
+
 LOCAL = ("--collection", "orders", "--carrier", "local", "--epoch-seconds", "0.05")
 
 
