@@ -2,8 +2,9 @@
 
 A block is a header, metadata, and a body. The metadata says of every part which groups of rows it
 has (a read, a producer, and the clocks between which they lie), so that who reads knows what is in
-a part before anything of it is decoded. The body has the order of the rows and the parts, each an
-Arrow IPC message of its own: the batch's buffers go to the file as they are.
+a part before anything of it is decoded. The body has the parts, one for each stage, each an Arrow
+IPC message of its own: the batch's buffers go to the file as they are. Where rows of several stages
+come in turns, their order is before them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 from penstock.checksum import RunningChecksum, checksum
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.parcels import PARCEL_FIELDS, ROLLBACK_SCHEMA, Stage
+from penstock.shuffle.queue.arranging import arranged
 from penstock.shuffle.queue.groups import GROUP, Groups, groups_of, identities
 from penstock.transport.stages import StageEncoders, has_dictionaries
 
@@ -81,7 +83,7 @@ class EncodedPart:
 
 
 class PartEncoder:
-    """Makes parts of batches, and holds every stage to one schema."""
+    """Makes parts of parcels, and holds every stage to one schema."""
 
     def __init__(self) -> None:
         self._encoders = StageEncoders()
@@ -93,7 +95,16 @@ class PartEncoder:
         columns = [pa.nulls(0, field.type) for field in schema]
         self._encoders.encode(str(stage), pa.RecordBatch.from_arrays(columns, schema=schema))
 
-    def encode(self, stage: Stage, batch: pa.RecordBatch) -> EncodedPart:
+    def encode(
+        self, parcels: Sequence[Parcel], order: Order | None
+    ) -> tuple[list[EncodedPart], Order | None]:
+        """A part for each stage that has rows, and their order; None if they follow each other."""
+        for stage, batch in parcels:
+            self._check(stage, batch)
+        parcels, order = arranged([parcel for parcel in parcels if parcel[1].num_rows], order)
+        return [self._part(stage, batch) for stage, batch in parcels], order
+
+    def _check(self, stage: Stage, batch: pa.RecordBatch) -> None:
         known = self._schemas.get(stage)
         if known is None:
             _check_schema(stage, batch.schema)
@@ -104,6 +115,8 @@ class PartEncoder:
             raise LocalProtocolError(
                 f"{stage} changed its schema; a collection's changed schema is another version"
             )
+
+    def _part(self, stage: Stage, batch: pa.RecordBatch) -> EncodedPart:
         rows = identities(stage, batch)
         pieces = self._encoders.encode(str(stage), batch)
         return EncodedPart.of(stage, batch.num_rows, groups_of(rows), pieces)
@@ -138,7 +151,7 @@ def encode_block(
 ) -> list[Piece]:
     """The block's bytes, in pieces."""
     rows = sum(part.rows for part in parts)
-    order_piece = _order_bytes(order, rows)
+    order_piece = b"" if order is None else _padded(order.astype("<u4", copy=False).tobytes())
     metadata = _encode_metadata(parts, introduced, stands_for, gives)
     body_bytes = len(order_piece) + sum(part.size_bytes for part in parts)
     if (
@@ -172,18 +185,6 @@ def encode_block(
     for part in parts:
         pieces += part.pieces
     return pieces
-
-
-def _order_bytes(order: Order | None, rows: int) -> bytes:
-    if order is None:
-        return b""
-    if len(order) != rows or order.dtype != np.uint32:
-        raise LocalProtocolError(f"the order of {rows} rows has {len(order)} ({order.dtype})")
-    named = np.zeros(rows, np.bool_)
-    named[order[order < rows]] = True
-    if not named.all():
-        raise LocalProtocolError("the order of a block does not name every row once")
-    return _padded(order.astype("<u4", copy=False).tobytes())
 
 
 def _encode_metadata(

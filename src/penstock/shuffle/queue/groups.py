@@ -11,12 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.ids import CLOCK_MAX
+
 if TYPE_CHECKING:
     from penstock.shuffle.parcels import Stage
 
 GROUP: Final = np.dtype(
     [("read", "<u4"), ("rows", "<u4"), ("producer", "<i8"), ("first", "<u8"), ("last", "<u8")]
 )
+_READ_BITS: Final = 0xFFFF
+"""A producer's two low bytes are zero: there is room for the number of a read."""
 Groups: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
 
 
@@ -41,41 +45,28 @@ def identities(stage: Stage, batch: pa.RecordBatch) -> Identities:
 
 def groups_of(rows: Identities) -> Groups:
     """One for each read and producer, ascending by them."""
-    count = len(rows.reads)
-    if (rows.reads == rows.reads[0]).all() and (rows.producers == rows.producers[0]).all():
-        starts, by_source = np.zeros(1, np.int64), slice(None)
-    else:
-        by_source = _sort_by_source(rows)
-        reads, producers = rows.reads[by_source], rows.producers[by_source]
-        new = np.ones(count, np.bool_)
-        new[1:] = (reads[1:] != reads[:-1]) | (producers[1:] != producers[:-1])
-        starts = np.flatnonzero(new)
-    groups = np.empty(len(starts), GROUP)
-    groups["read"] = rows.reads[by_source][starts]
-    groups["rows"][:-1] = starts[1:] - starts[:-1]
-    groups["rows"][-1] = count - starts[-1]
-    groups["producer"] = rows.producers[by_source][starts]
-    groups["first"] = np.minimum.reduceat(rows.first[by_source], starts)
-    groups["last"] = np.maximum.reduceat(rows.last[by_source], starts)
-    return groups
+    reads, producers, codes = _sources(rows)
+    groups = np.empty(len(reads), GROUP)
+    groups["read"], groups["producer"] = reads, producers
+    groups["rows"] = np.bincount(codes, minlength=len(reads))
+    first = np.full(len(reads), CLOCK_MAX, np.uint64)
+    last = np.zeros(len(reads), np.uint64)
+    np.minimum.at(first, codes, rows.first)
+    np.maximum.at(last, codes, rows.last)
+    groups["first"], groups["last"] = first, last
+    return groups[np.lexsort((producers, reads))]
 
 
-def _sort_by_source(rows: Identities) -> Any:
-    reads, read_codes = _codes(rows.reads)
-    producers, producer_codes = _codes(rows.producers)
-    keys = read_codes * len(producers) + producer_codes
-    if len(reads) * len(producers) <= 1 << 16:
-        keys = keys.astype(np.uint16)  # NumPy sorts these by counting, in a tenth of the time
-    return np.argsort(keys, kind="stable")
-
-
-def _codes(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The distinct values, ascending, and the place of each value among them."""
-    if (values == values[0]).all():  # often all are of one producer, or of one read
-        return values[:1], np.zeros(len(values), np.int64)
-    encoded = pa.array(values).dictionary_encode()
+def _sources(
+    rows: Identities,
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.integer[Any]]]:
+    """The distinct pairs of read and producer, and of each row which one it has."""
+    if int(rows.reads.max()) > _READ_BITS:
+        pairs = np.empty(len(rows.reads), [("read", "<u4"), ("producer", "<i8")])
+        pairs["read"], pairs["producer"] = rows.reads, rows.producers
+        found, places = np.unique(pairs, return_inverse=True)
+        return found["read"], found["producer"], places
+    # One pass over one column: nearly always the numbers of reads are small enough for that.
+    encoded = pa.array(rows.producers | rows.reads).dictionary_encode()
     distinct = encoded.dictionary.to_numpy()
-    ascending = np.argsort(distinct)
-    ranks = np.empty(len(distinct), np.int64)
-    ranks[ascending] = np.arange(len(distinct))
-    return distinct[ascending], ranks[encoded.indices.to_numpy()]
+    return distinct & _READ_BITS, distinct & ~_READ_BITS, encoded.indices.to_numpy()

@@ -166,6 +166,6 @@ def _pieces(settled: Settled, segment: int) -> Iterator[Piece]:
     for number, (parcels, order) in enumerate(settled.blocks):
         schemas = {stage: batch.schema for stage, batch in parcels if stage not in known}
         known |= schemas.keys()
-        parts = [encoder.encode(*parcel) for parcel in parcels]
+        parts, places = encoder.encode(parcels, order)
         introduced = Introduced({} if number else settled.names, schemas)
-        yield from encode_block(lsn_of(segment, number), parts, order, introduced, ())
+        yield from encode_block(lsn_of(segment, number), parts, places, introduced, ())

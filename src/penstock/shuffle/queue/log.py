@@ -148,7 +148,7 @@ class QueueLog:
         follow each other. `reads` has names of at least the reads that occur. A block that `gives`
         vnodes away may have no rows."""
         self._check()
-        encoded = [self._encoder.encode(*parcel) for parcel in parts if parcel[1].num_rows]
+        encoded, order = self._encoder.encode(parts, order)
         if not encoded and not gives:
             raise LocalProtocolError("a block without rows; append when there are some")
         if self._is_full():

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.shuffle.parcels import VNODE
 from penstock.shuffle.queue.catalogue import Catalogue
@@ -16,16 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from penstock.frontier.table import Frontier
     from penstock.shuffle.parcels import Stage
     from penstock.shuffle.queue.block import Names, Order
     from penstock.shuffle.queue.segment import Loaded
-    from penstock.shuffle.queue.visible import Ints, Mask
+    from penstock.shuffle.queue.visible import Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueBatch:
-    """The visible rows of one binding and version in one block, in queue order."""
+    """The visible rows of one part of a block, in queue order."""
 
     lsn: int
     """Of the block. Blocks come in queue order, which is not that of LSNs if there are survivors:
@@ -98,31 +99,16 @@ class QueueReader:
 def batches_of(
     loaded: Loaded, selected: Sequence[bool | Mask], columns: Wanted = None
 ) -> Iterator[QueueBatch]:
-    """The selected rows of a block, by stage."""
-    block = loaded.block
-    stages = {
-        part.stage: None
-        for part, rows in zip(block.parts, selected, strict=True)
-        if rows is not False
-    }
-    if not stages:
-        return
-    order = loaded.order()
-    if len(stages) == 1 and all(rows is True for rows in selected):
-        # All of a block, which is the rule: its order is that of the rows.
-        batches = [_chosen(loaded.decode(part), columns) for part in block.parts]
-        places = np.arange(block.rows, dtype=np.uint32)
-        (stage,) = stages
-        yield QueueBatch(block.lsn, stage, _take(batches, order), places, loaded.names)
-        return
-    for stage in stages:
-        batches, rows_of_stage = _gather(loaded, stage, selected, columns)
-        ordered = rows_of_stage if order is None else rows_of_stage[order]
-        places = np.flatnonzero(ordered >= 0).astype(np.uint32)
-        taken: Ints | None = ordered[places]
-        if order is None and len(places) == sum(batch.num_rows for batch in batches):
-            taken = None
-        yield QueueBatch(block.lsn, stage, _take(batches, taken), places, loaded.names)
+    """The selected rows of a block, part by part."""
+    for part, rows in zip(loaded.block.parts, selected, strict=True):
+        if rows is False:
+            continue
+        batch = _chosen(loaded.decode(part), columns)
+        places = loaded.places(part)
+        if rows is not True:
+            taken = np.flatnonzero(rows)
+            batch, places = batch.take(taken), places[taken]
+        yield QueueBatch(loaded.block.lsn, part.stage, batch, places, loaded.names)
 
 
 def _chosen(batch: pa.RecordBatch, columns: Wanted) -> pa.RecordBatch:
@@ -131,36 +117,3 @@ def _chosen(batch: pa.RecordBatch, columns: Wanted) -> pa.RecordBatch:
         return batch
     names = [name for name in batch.schema.names if name in columns]
     return batch.select(names or [VNODE])  # a batch without columns has no rows
-
-
-def _gather(
-    loaded: Loaded, stage: Stage, selected: Sequence[bool | Mask], columns: Wanted
-) -> tuple[list[pa.RecordBatch], Ints]:
-    """The parts of a stage, and for every row of the block its number in them; -1 for others."""
-    rows_of_stage = np.full(loaded.block.rows, -1, np.int64)
-    batches: list[pa.RecordBatch] = []
-    begin = own = 0
-    for part, rows in zip(loaded.block.parts, selected, strict=True):
-        if part.stage == stage and rows is not False:
-            batches.append(_chosen(loaded.decode(part), columns))
-            numbers = np.arange(own, own + part.rows)
-            rows_of_stage[begin : begin + part.rows] = (
-                numbers if rows is True else np.where(rows, numbers, -1)
-            )
-            own += part.rows
-        begin += part.rows
-    return batches, rows_of_stage
-
-
-def _take(batches: list[pa.RecordBatch], rows: Ints | Order | None) -> pa.RecordBatch:
-    """These rows, counted over all batches; None: all, as they stand."""
-    if rows is None:
-        return batches[0] if len(batches) == 1 else joined(batches)
-    if len(batches) == 1:
-        return batches[0].take(rows)
-    # A table takes from its chunks at once; to join them before costs more.
-    return pa.Table.from_batches(batches).take(rows).combine_chunks().to_batches()[0]
-
-
-def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -13,7 +13,7 @@ So a span that stays open costs a few times its own size, whatever passes by mea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from penstock.errors import LocalProtocolError
 from penstock.shuffle.parcels import PARCEL_FIELDS
 from penstock.shuffle.queue.block import BLOCK_ROWS_MAX
 from penstock.shuffle.queue.errors import QueueWriteError
-from penstock.shuffle.queue.reader import batches_of, joined
+from penstock.shuffle.queue.reader import batches_of
 from penstock.shuffle.queue.segment import segment_of
 from penstock.shuffle.queue.visible import Window
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.frontier.table import Frontier
-    from penstock.shuffle.parcels import Stage
-    from penstock.shuffle.queue.block import Parcel
+    from penstock.shuffle.queue.block import Order, Parcel
     from penstock.shuffle.queue.catalogue import View
     from penstock.shuffle.queue.log import QueueLog
     from penstock.shuffle.queue.reader import QueueBatch
@@ -143,17 +142,13 @@ def _worth_rewriting(remains: dict[int, _Remains], segments: range, survivors_at
 
 def put_together(
     batches: Sequence[tuple[int, QueueBatch]],
-) -> tuple[list[Parcel], np.ndarray[Any, np.dtype[np.uint32]], dict[int, tuple[int, str]]]:
-    """One part for each stage, and the order that the rows had."""
+) -> tuple[list[Parcel], Order, dict[int, tuple[int, str]]]:
+    """As parcels of one block, and the order that the rows had."""
     numbers = _Numbers()
-    stages: dict[Stage, list[pa.RecordBatch]] = {}
-    keys: dict[Stage, list[np.ndarray[Any, np.dtype[np.int64]]]] = {}
-    for index, batch in batches:
-        stages.setdefault(batch.stage, []).append(numbers.renumber(batch))
-        keys.setdefault(batch.stage, []).append(index << 32 | batch.places.astype(np.int64))
-    parts = [(stage, joined(found)) for stage, found in stages.items()]
-    order = np.argsort(np.concatenate([key for found in keys.values() for key in found]))
-    return parts, order.astype(np.uint32), numbers.names
+    parcels = [(batch.stage, numbers.renumber(batch)) for _, batch in batches]
+    keys = [index << 32 | batch.places.astype(np.int64) for index, batch in batches]
+    order = np.argsort(np.concatenate(keys), kind="stable")
+    return parcels, order.astype(np.uint32), numbers.names
 
 
 class _Numbers:

@@ -157,7 +157,7 @@ class Rollbacks:
 
     blocks: npt.NDArray[np.int64]
     """The places of their blocks in a view."""
-    places: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint32]
     """Their places in the order of their block."""
     reads: npt.NDArray[np.int64]
     producers: npt.NDArray[np.int64]
@@ -182,6 +182,17 @@ class Loaded:
 
     def order(self) -> Order | None:
         return self.segment.order(self.block)
+
+    def places(self, part: PartEntry) -> Order:
+        """The places of the part's rows among those of the block, ascending."""
+        block = self.block
+        begin = sum(other.rows for other in block.parts[: block.parts.index(part)])
+        order = self.order()
+        if order is None:
+            return np.arange(begin, begin + part.rows, dtype=np.uint32)
+        places = np.empty(len(order), np.uint32)
+        places[order] = np.arange(len(order), dtype=np.uint32)
+        return places[begin : begin + part.rows]
 
 
 class MappedSegment:

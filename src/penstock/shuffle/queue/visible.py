@@ -19,7 +19,7 @@ from penstock.shuffle.queue.vnodes import Given
 
 if TYPE_CHECKING:
     from penstock.frontier.table import Frontier
-    from penstock.shuffle.queue.block import PartEntry
+    from penstock.shuffle.queue.block import Order, PartEntry
     from penstock.shuffle.queue.catalogue import View
     from penstock.shuffle.queue.segment import Loaded, ReadIds
 
@@ -155,7 +155,7 @@ class Window:
             rows.first <= bounds.upto[group_of_row]
         )
         if forgotten:
-            places = _places(loaded, part)
+            places = loaded.places(part)
             for group in forgotten:
                 own = np.flatnonzero(seen & (group_of_row == group))
                 gone = self._forgotten(rows.first[own], places[own], touched[group], index)
@@ -164,7 +164,7 @@ class Window:
             return True
         return seen if seen.any() else False
 
-    def _forgotten(self, clocks: Clocks, places: Ints, rollbacks: Ints, index: int) -> Mask:
+    def _forgotten(self, clocks: Clocks, places: Order, rollbacks: Ints, index: int) -> Mask:
         blocks = self._rollbacks.blocks[rollbacks]
         after, through = self._rollbacks.after[rollbacks], self._rollbacks.through[rollbacks]
         later = blocks > index
@@ -228,21 +228,6 @@ def _group_of_rows(rows: Identities, groups: Groups) -> Ints:
     return np.searchsorted(table, keys)
 
 
-def _places(loaded: Loaded, part: PartEntry) -> Ints:
-    """The places of the part's rows in the order of their block."""
-    begin = 0
-    for other in loaded.block.parts:
-        if other is part:
-            break
-        begin += other.rows
-    order = loaded.order()
-    if order is None:
-        return np.arange(begin, begin + part.rows)
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
-    return places[begin : begin + part.rows]
-
-
 def _all_rollbacks(view: View) -> Rollbacks:
     found = [
         (index, _rollbacks_of(loaded))
@@ -253,7 +238,7 @@ def _all_rollbacks(view: View) -> Rollbacks:
     parts = [own for _, own in found]
     return Rollbacks(
         _joined(blocks, np.int64),
-        _joined([own.places for own in parts], np.int64),
+        _joined([own.places for own in parts], np.uint32),
         _joined([own.reads for own in parts], np.int64),
         _joined([own.producers for own in parts], np.int64),
         _joined([own.after for own in parts], np.uint64),
@@ -269,7 +254,7 @@ def _rollbacks_of(loaded: Loaded) -> Rollbacks:
             if part.stage.is_rollbacks:
                 rows = identities(part.stage, loaded.decode(part))
                 groups = loaded.block.groups[part.groups]
-                places.append(_places(loaded, part))
+                places.append(loaded.places(part))
                 reads.append(loaded.reads[part.groups][_group_of_rows(rows, groups)])
                 producers.append(rows.producers)
                 after.append(rows.first)
