@@ -76,4 +76,6 @@ class Checkpoints:
         return self._pipelines[cohort].hinted_by(awaited)
 
     def _part(self, frontier: Frontier, cohort: int) -> Frontier:
+        if len(set(self._cohorts)) == 1:
+            return frontier
         return retain_bindings(frontier, lambda binding: self._cohorts[binding] == cohort)

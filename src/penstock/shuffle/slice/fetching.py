@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 READERS: Final = 2
 """Threads. Arrow and the disk work while the interpreter does something else."""
 LOOK_SECONDS: Final = 0.02
+GATHER_SECONDS: Final = 0.05
+"""So long a journal that was read to its end is left alone: what is written bit by bit is read
+together. A fetch, and all that follows from it, takes milliseconds however little it brings."""
 REPLAY_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -53,7 +56,8 @@ class Fetcher:
         self._going_on: dict[int, tuple[int, Iterator[JournalBatch]]] = {}
         """By read, a reader that has come to this offset."""
         self._lock = threading.Lock()
-        self._waiting: dict[int, Fetch] = {}
+        self._waiting: dict[int, tuple[float, Fetch]] = {}
+        """By read, from when on it is looked for more, and what is wished for."""
         self._closing = threading.Event()
         self._looks = threading.Thread(
             target=self._guarded, args=(self._look,), name=f"penstock {name} looks", daemon=True
@@ -115,7 +119,7 @@ class Fetcher:
             return
         if not found:
             with self._lock:
-                self._waiting[wish.read] = wish
+                self._waiting[wish.read] = time.monotonic() + GATHER_SECONDS, wish
             return
         if is_more:
             last = found[-1]
@@ -140,7 +144,7 @@ class Fetcher:
         while not self._closing.wait(pause):
             begun = time.monotonic()
             with self._lock:
-                waiting = list(self._waiting.values())
+                waiting = [wish for since, wish in self._waiting.values() if since <= begun]
             for wish in waiting:
                 if self._closing.is_set():
                     return

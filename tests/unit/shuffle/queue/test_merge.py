@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import RemoteProtocolError
 from penstock.shuffle.marks import BEGINNING, IDLE, Mark, MarkKind
-from penstock.shuffle.queue.merge import Merge
+from penstock.shuffle.queue.merge import FEW_PARTS, SAMPLES, Merge
 
 Row = tuple[int, int, int]
 """Stream, part and row."""
@@ -160,6 +160,39 @@ def test_a_block_is_cut_at_a_key() -> None:
     while (merged := merge.take(1000, 500)) is not None:
         sizes.append(merged.rows)
     assert sizes == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("streams", [1, 2, FEW_PARTS, FEW_PARTS + 1])
+def test_blocks_are_nearly_full(streams: int) -> None:
+    chance = np.random.default_rng(streams)
+    merge: Merge[int] = Merge([0] * streams)
+    everything = []
+    for stream in range(streams):
+        keys = np.sort(chance.integers(0, 2**40, 5_000).astype(np.uint64))
+        merge.append(stream, 0, stream, keys, 100 * len(keys))
+        merge.mark(stream, IDLE)
+        everything.append(keys)
+    found, sizes = [], []
+    while (merged := merge.take(4_000, 100 * 1_000)) is not None:
+        keys = np.concatenate(
+            [everything[part.part][part.begin : part.end] for part in merged.parts]
+        )
+        found.append(keys if merged.order is None else keys[merged.order])
+        sizes.append(merged.rows)
+    assert max(sizes) <= 1_000
+    assert min(sizes[:-1]) > 1_000 * (1 - 2 / SAMPLES)
+    assert np.array_equal(np.concatenate(found), np.sort(np.concatenate(everything)))
+
+
+def test_rows_of_one_key_are_one_block() -> None:
+    merge: Merge[str] = Merge([0, 0])
+    for stream in range(2):
+        merge.append(stream, 0, "part", np.full(100, 7, np.uint64), 100)
+        merge.mark(stream, IDLE)
+    merged = merge.take(10, 1000)
+    assert merged is not None
+    assert merged.rows == 200
+    assert merge.take(10, 1000) is None
 
 
 def test_a_broken_promise_is_refused() -> None:

@@ -1,0 +1,55 @@
+"""The Slice's hands, on a journal of a real store."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock.journal import Collection, open_store
+from penstock.shuffle.slice.events import Fetch, Fetched
+from penstock.shuffle.slice.fetching import GATHER_SECONDS, Fetcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.journal import OpenStore
+
+
+class Watched:
+    """A store that says when a fetch has read: it probes the journal then."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+        self.has_read = threading.Event()
+
+    def probe(self, journal: str) -> Any:
+        found = self._store.probe(journal)
+        self.has_read.set()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_what_is_written_bit_by_bit_is_read_together(tmp_path: Path) -> None:
+    store = open_store(tmp_path, durability="buffered")
+    store.create(Collection.define("events", "id BIGINT NOT NULL", key="id"))
+    watched: Any = Watched(store)
+    came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    fetcher = Fetcher(watched, "test", came.put, came.put)
+    with store.producer() as producer:
+        producer.append("events", [{"id": 1}])
+        (journal,) = store.journals("events")
+        try:
+            begun = time.monotonic()
+            fetcher.submit(Fetch(1, journal.name, 1, 1 << 20))
+            assert watched.has_read.wait(60), "it finds nothing yet"
+            producer.append("events", [{"id": 2}])
+            found = came.get(timeout=60)
+        finally:
+            fetcher.close()
+    assert isinstance(found, Fetched)
+    assert [batch.documents.column("id").to_pylist() for batch in found.batches] == [[2]]
+    assert time.monotonic() - begun >= GATHER_SECONDS
