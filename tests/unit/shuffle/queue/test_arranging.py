@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from random import Random
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,9 @@ from penstock.errors import LocalProtocolError
 from penstock.shuffle.parcels import Stage
 from penstock.shuffle.queue.arranging import arranged
 
+if TYPE_CHECKING:
+    from random import Random
+
 Parcels = list[tuple[Stage, pa.RecordBatch]]
 
 
@@ -22,7 +25,10 @@ def parcels_of(sizes: list[tuple[int, int]]) -> Parcels:
     found, count = [], 0
     for binding, size in sizes:
         numbers = list(range(count, count + size))
-        columns = {"number": numbers, "text": [f"{binding}:{number}" for number in numbers]}
+        columns: dict[str, Any] = {
+            "number": numbers,
+            "text": [f"{binding}:{number}" for number in numbers],
+        }
         found.append((Stage(binding, 1), pa.RecordBatch.from_pydict(columns)))
         count += size
     return found
