@@ -338,7 +338,8 @@ def test_the_consumer_is_as_many_epochs_behind_as_are_kept(
 
 
 def test_the_disk_budget_is_used_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_module, "STREAM_BYTES", 128 * 1024)
+    monkeypatch.setattr(member_module, "STREAM_BYTES_MIN", 128 * 1024)
+    monkeypatch.setattr(member_module, "STREAM_BYTES_MAX", 128 * 1024)
     with world.shuffle(disk_budget_bytes=100_000):
         world.write(20_000)
         wait = world.wait("disk_budget", limit_bytes=100_000)

@@ -59,10 +59,13 @@ DETAILS_EVERY: Final = 4
 """Journals and open spans are told with every so many statuses: once a second."""
 _HOST: Final = socket.gethostname()
 
-STREAM_BYTES: Final = 16 * 1024 * 1024
-"""What a Queue holds of each Slice's rows before they are written, at most. A round takes half of
-it at most, over all members; with half as much, rounds were so small that what each costs beside
-its rows could be felt."""
+RECEIVED_BYTES: Final = 128 * 1024 * 1024
+"""What a Queue holds of all Slices' rows before they are written, about. It is shared out over the
+streams, and a round takes half of a share at most, over all members."""
+STREAM_BYTES_MIN: Final = 4 * 1024 * 1024
+"""With a smaller share rounds are so small that what each costs beside its rows is the most."""
+STREAM_BYTES_MAX: Final = 32 * 1024 * 1024
+"""With half as much, the shuffle took a tenth more of a processor; with twice as much, no less."""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -136,7 +139,7 @@ class Member:
             keyvalue,
             carrier=settings.carrier,
             host=host,
-            inbound_bytes_max=STREAM_BYTES * (len(streams) + 1),
+            inbound_bytes_max=_share(len(streams)) * (len(streams) + 1),
             streams_max=len(streams) + 1,
             held="parcels/",
         )
@@ -329,3 +332,8 @@ class Member:
     def _give_up(self, epoch: int) -> None:
         self._capture.give_up(epoch)
         self._queue.post(EpochGivenUp(epoch))
+
+
+def _share(streams: int) -> int:
+    """Of each stream."""
+    return min(STREAM_BYTES_MAX, max(STREAM_BYTES_MIN, RECEIVED_BYTES // streams))
