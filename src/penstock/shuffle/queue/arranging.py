@@ -46,10 +46,10 @@ def _of_stages(
 ) -> tuple[list[Parcel], Order | None]:
     numbers = {stage: number for number, stage in enumerate(by_stage)}
     counts = [batch.num_rows for _, batch in parcels]
+    # Of each row its stage, and its number among the rows of that: as the parcels came, and then
+    # as they come in the block.
     stage_of = np.repeat([numbers[stage] for stage, _ in parcels], counts)
-    """Of each row, as the parcels came; then of each place in the block."""
     own = np.empty(len(stage_of), np.int64)
-    """Of each row, its number among those of its stage."""
     for number in numbers.values():
         rows = np.flatnonzero(stage_of == number)
         own[rows] = np.arange(len(rows))

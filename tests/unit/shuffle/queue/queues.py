@@ -176,14 +176,11 @@ def read(reader: QueueReader, start: Commits, end: Commits, lsn: int) -> list[Ro
     assert all(batch.batch.num_rows for batch in batches), "a batch without rows"
     for _, group in groupby(batches, key=lambda batch: batch.lsn):
         of_block: list[tuple[int, Row]] = []
-        stages: list[Stage] = []
         for batch in group:
-            stages.append(batch.stage)
             assert batch.batch.schema.equals(SCHEMAS[batch.stage.version])
             assert (np.diff(batch.places.astype(np.int64)) > 0).all(), "not in queue order"
             rows = [_row(batch.stage, values, batch.names) for values in batch.batch.to_pylist()]
             of_block += zip(batch.places.tolist(), rows, strict=True)
-        assert len(stages) == len(set(stages)), "two batches of one stage and block"
         of_block.sort(key=lambda placed: placed[0])
         assert len({place for place, _ in of_block}) == len(of_block)
         found += [row for _, row in of_block]

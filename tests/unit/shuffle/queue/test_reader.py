@@ -8,12 +8,23 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import LocalProtocolError
+from penstock.shuffle.parcels import Stage
+from penstock.shuffle.queue import block as block_module
 from penstock.shuffle.queue import segment as segment_module
 from penstock.shuffle.queue.block import PartEntry, decode_part
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.queue.segment import segment_path
-from tests.unit.shuffle.queue.queues import Entry, Rollback, Row, append, frontier, producer, read
+from tests.unit.shuffle.queue.queues import (
+    Entry,
+    Model,
+    Rollback,
+    Row,
+    append,
+    frontier,
+    producer,
+    read,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +77,30 @@ def test_whole_parts_are_neither_filtered_nor_copied(tmp_path: Path) -> None:
     (batch,) = QueueReader(tmp_path).read(frontier({FIRST: 4}), frontier({FIRST: 6}), lsn)
     assert batch.batch["_clock"].to_pylist() == [5, 6]
     assert batch.places.tolist() == [4, 5]
+
+
+def test_interleaved_parcels_are_read_as_they_lie(tmp_path: Path) -> None:
+    entries = rows(FIRST, 1, 10_000)
+    with QueueLog.open(tmp_path, 0) as log:
+        lsn = append(log, entries, part_of=[number % 3 for number in range(10_000)])
+    before_bytes = pa.total_allocated_bytes()
+    (batch,) = QueueReader(tmp_path).read(frontier({}), frontier({FIRST: 10_000}), lsn)
+    assert pa.total_allocated_bytes() - before_bytes < 10_000, "it is the file's own memory"
+    assert batch.batch["_clock"].to_pylist() == list(range(1, 10_001))
+
+
+def test_a_stage_may_have_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the format allows, and blocks were written once."""
+    entries = [*rows(FIRST, 1, 4), Rollback(*FIRST, 1, 3), *rows(FIRST, 2, 4), *rows(OTHER, 1, 2)]
+    with monkeypatch.context() as patched, QueueLog.open(tmp_path, 0) as log:
+        patched.setattr(block_module, "arranged", lambda parcels, order: (parcels, order))
+        lsn = append(log, entries, part_of=[0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0])
+        (loaded,) = log.catalogue.view(lsn).blocks
+    assert [part.stage for part in loaded.block.parts].count(Stage(0, 1)) == 2
+    model = Model([(lsn, entries)])
+    for end in range(7):
+        commits = {FIRST: end, OTHER: 1}
+        assert read(QueueReader(tmp_path), {}, commits, lsn) == model.visible({}, commits, lsn)
 
 
 def test_a_reader_follows_a_log_that_grows(tmp_path: Path) -> None:
