@@ -60,8 +60,8 @@ DETAILS_EVERY: Final = 4
 _HOST: Final = socket.gethostname()
 
 RECEIVED_BYTES: Final = 128 * 1024 * 1024
-"""What a Queue holds of all Slices' rows before they are written, about. It is shared out over the
-streams, and a round takes half of a share at most, over all members."""
+"""What a Queue holds of all Slices' rows before they are written, if there are 4 to 32 streams. It
+is shared out over them, and a round takes half of a share at most, over all members."""
 STREAM_BYTES_MIN: Final = 4 * 1024 * 1024
 """With a smaller share rounds are so small that what each costs beside its rows is the most."""
 STREAM_BYTES_MAX: Final = 32 * 1024 * 1024

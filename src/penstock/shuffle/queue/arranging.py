@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import LocalProtocolError
@@ -49,22 +50,28 @@ def _of_stages(
     # Of each row its stage, and its number among the rows of that: as the parcels came, and then
     # as they come in the block.
     stage_of = np.repeat([numbers[stage] for stage, _ in parcels], counts)
-    own = np.empty(len(stage_of), np.int64)
-    for number in numbers.values():
-        rows = np.flatnonzero(stage_of == number)
-        own[rows] = np.arange(len(rows))
+    sizes = np.bincount(stage_of)
+    ends = np.cumsum(sizes)
+    own = _together(stage_of) - (ends - sizes)[stage_of]
     if order is not None:
         stage_of, own = stage_of[order], own[order]
-    found: list[Parcel] = []
-    places = np.empty(len(stage_of), np.uint32)
-    begin = 0
-    for stage, batches in by_stage.items():
-        rows = np.flatnonzero(stage_of == numbers[stage])
-        found.append((stage, joined(batches).take(own[rows])))
-        places[rows] = np.arange(begin, begin + len(rows))
-        begin += len(rows)
+    places = _together(stage_of)
+    stored = np.empty(len(own), np.int64)
+    stored[places] = own
+    rows = np.split(stored, ends[:-1])
+    found = [
+        (stage, joined(batches).take(rows[number]))
+        for number, (stage, batches) in enumerate(by_stage.items())
+    ]
     follow_each_other = bool((places[1:] > places[:-1]).all())
     return found, None if follow_each_other else places
+
+
+def _together(stage_of: npt.NDArray[np.int64]) -> Order:
+    """Where each row is if those of a stage are put side by side, one stage behind the other."""
+    places = np.empty(len(stage_of), np.uint32)
+    places[np.argsort(stage_of, kind="stable")] = np.arange(len(stage_of))
+    return places
 
 
 def _check(order: Order, rows: int) -> None:

@@ -61,12 +61,18 @@ def _sources(
     rows: Identities,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.integer[Any]]]:
     """The distinct pairs of read and producer, and of each row which one it has."""
-    if int(rows.reads.max()) > _READ_BITS:
-        pairs = np.empty(len(rows.reads), [("read", "<u4"), ("producer", "<i8")])
-        pairs["read"], pairs["producer"] = rows.reads, rows.producers
-        found, places = np.unique(pairs, return_inverse=True)
-        return found["read"], found["producer"], places
-    # One pass over one column: nearly always the numbers of reads are small enough for that.
-    encoded = pa.array(rows.producers | rows.reads).dictionary_encode()
-    distinct = encoded.dictionary.to_numpy()
-    return distinct & _READ_BITS, distinct & ~_READ_BITS, encoded.indices.to_numpy()
+    least = int(rows.reads.min())
+    if int(rows.reads.max()) - least <= _READ_BITS:
+        # The rule: reads that live at one time are numbered one after the other.
+        distinct, codes = _codes(rows.producers | (rows.reads - np.uint32(least)))
+        return (distinct & _READ_BITS) + least, distinct & ~_READ_BITS, codes
+    reads, read_codes = _codes(rows.reads)
+    producers, producer_codes = _codes(rows.producers)
+    distinct, codes = _codes(read_codes.astype(np.int64) * len(producers) + producer_codes)
+    return reads[distinct // len(producers)], producers[distinct % len(producers)], codes
+
+
+def _codes(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
+    """The distinct values, and of each value which one it is."""
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.dictionary.to_numpy(), encoded.indices.to_numpy()

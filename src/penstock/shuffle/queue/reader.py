@@ -100,14 +100,15 @@ def batches_of(
     loaded: Loaded, selected: Sequence[bool | Mask], columns: Wanted = None
 ) -> Iterator[QueueBatch]:
     """The selected rows of a block, part by part."""
-    for part, rows in zip(loaded.block.parts, selected, strict=True):
+    if all(rows is False for rows in selected):
+        return
+    for part, rows, places in zip(loaded.block.parts, selected, loaded.places(), strict=True):
         if rows is False:
             continue
         batch = _chosen(loaded.decode(part), columns)
-        places = loaded.places(part)
         if rows is not True:
             taken = np.flatnonzero(rows)
-            batch, places = batch.take(taken), places[taken]
+            batch, places = batch.take(taken), places[taken]  # noqa: PLW2901
         yield QueueBatch(loaded.block.lsn, part.stage, batch, places, loaded.names)
 
 

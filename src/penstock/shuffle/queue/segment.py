@@ -183,16 +183,13 @@ class Loaded:
     def order(self) -> Order | None:
         return self.segment.order(self.block)
 
-    def places(self, part: PartEntry) -> Order:
-        """The places of the part's rows among those of the block, ascending."""
-        block = self.block
-        begin = sum(other.rows for other in block.parts[: block.parts.index(part)])
+    def places(self) -> list[Order]:
+        """For each part, the places of its rows among those of the block, ascending."""
+        places = np.arange(self.block.rows, dtype=np.uint32)
         order = self.order()
-        if order is None:
-            return np.arange(begin, begin + part.rows, dtype=np.uint32)
-        places = np.empty(len(order), np.uint32)
-        places[order] = np.arange(len(order), dtype=np.uint32)
-        return places[begin : begin + part.rows]
+        if order is not None:
+            places[order] = places.copy()
+        return np.split(places, np.cumsum([part.rows for part in self.block.parts])[:-1])
 
 
 class MappedSegment:

@@ -158,7 +158,7 @@ class Window:
             rows.first <= bounds.upto[group_of_row]
         )
         if forgotten:
-            places = loaded.places(part)
+            places = loaded.places()[loaded.block.parts.index(part)]
             for group in forgotten:
                 own = np.flatnonzero(seen & (group_of_row == group))
                 gone = self._forgotten(rows.first[own], places[own], touched[group], index)
@@ -253,11 +253,11 @@ def _rollbacks_of(loaded: Loaded) -> Rollbacks:
     """Those of one block. They are few, and everybody asks for them again and again."""
     if loaded.rollbacks is None:
         places, reads, producers, after, through = [], [], [], [], []
-        for part in loaded.block.parts:
+        for part, own in zip(loaded.block.parts, loaded.places(), strict=True):
             if part.stage.is_rollbacks:
                 rows = identities(part.stage, loaded.decode(part))
                 groups = loaded.block.groups[part.groups]
-                places.append(loaded.places(part))
+                places.append(own)
                 reads.append(loaded.reads[part.groups][_group_of_rows(rows, groups)])
                 producers.append(rows.producers)
                 after.append(rows.first)

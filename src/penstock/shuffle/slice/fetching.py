@@ -144,17 +144,20 @@ class Fetcher:
         while not self._closing.wait(pause):
             begun = time.monotonic()
             with self._lock:
-                waiting = [wish for since, wish in self._waiting.values() if since <= begun]
-            for wish in waiting:
-                if self._closing.is_set():
-                    return
-                if self._has_more(wish):
-                    with self._lock:
-                        del self._waiting[wish.read]
-                    self.submit(wish)
+                waiting = list(self._waiting.values())
+            more = [wish for since, wish in waiting if since <= begun and self._has_more(wish)]
+            if more:
+                # With one, all: what was written at one time is levelled together.
+                more += [wish for since, wish in waiting if since > begun and self._has_more(wish)]
+            for wish in more:
+                with self._lock:
+                    del self._waiting[wish.read]
+                self.submit(wish)
             pause = max(LOOK_SECONDS, 10 * (time.monotonic() - begun))
 
     def _has_more(self, wish: Fetch) -> bool:
+        if self._closing.is_set():
+            return False
         try:
             probe = self._store.probe(wish.journal)
         except UnknownJournalError:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 ROUND_ROWS_MAX: Final = 131_072
-"""A round is short beside everything else that a Slice has to see to, and a block of a Queue."""
+"""A round is short beside everything else that a Slice has to see to: a tenth of a second."""
 GREEDY_READS: Final = 8
 """So many reads, or fewer, may fill a round between them. Where there are more, each offers no more
 than those would: a round has many pieces then, and looking at each of them costs."""

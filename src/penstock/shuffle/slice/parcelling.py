@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LARGE_ROWS: Final = 4_096
 """From here on a piece that overlaps with no other is a parcel of its own. For smaller ones it
-costs less to be copied together than to be sent and stored apart."""
+costs less to be copied together than to be sent apart."""
 
 
 def parcels(round_: Round, assignment: Assignment) -> Iterator[tuple[int, Stage, pa.RecordBatch]]:

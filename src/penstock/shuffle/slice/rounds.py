@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import LocalProtocolError
 from penstock.sequence import Discards, Outcome, Place, Sequenced, sequence_batch
 from penstock.shuffle.parcels import ROLLBACK_SCHEMA, Stage
 
@@ -26,6 +27,8 @@ HintKey: TypeAlias = tuple[str, int, int]
 
 _PRODUCER_BITS: Final = ~0xFFFF
 """A producer's two low bytes are zero. Within a round they hold which of its reads a row is of."""
+ROUND_READS_MAX: Final = 0x1_0000
+"""So many reads two bytes tell apart."""
 _COMMITTING: Final = (Outcome.ACK_COMMIT, Outcome.ACK_EMPTY)
 
 
@@ -54,6 +57,8 @@ class Columns:
         starts = np.zeros(len(chosen) + 1, np.int64)
         np.cumsum([piece.rows for piece in chosen], out=starts[1:])
         numbers = {read: number for number, read in enumerate({p.read: None for p in chosen})}
+        if len(numbers) > ROUND_READS_MAX:
+            raise LocalProtocolError(f"a round of {len(numbers):,} reads cannot tell them apart")
 
         def column(name: str) -> np.ndarray[Any, Any]:
             parts = [getattr(p.batch, name)[p.begin : p.end] for p in chosen]

@@ -47,7 +47,7 @@ from penstock.shuffle.slice.levelling import ROUND_ROWS_MAX, Levels, cut, gather
 from penstock.shuffle.slice.parcelling import FrameCosts, announcement, frame_bytes, parcels
 from penstock.shuffle.slice.reads import Piece, Read
 from penstock.shuffle.slice.replay import SpanReplay
-from penstock.shuffle.slice.rounds import HintKey, Round, forgetting, make_round
+from penstock.shuffle.slice.rounds import ROUND_READS_MAX, HintKey, Round, forgetting, make_round
 from penstock.shuffle.slice.snapshots import SavedRead, SavedReplay, SliceSnapshot
 from penstock.shuffle.slice.spans import OpenSpans
 from penstock.shuffle.status import NAMED_MAX, Details, Sent, SliceStatus, seconds_of
@@ -407,10 +407,13 @@ class SliceState:
         One row goes whatever it costs, once so much is free that no frame is charged more."""
         bytes_max = min(self._credit, ROUND_CREDIT * self._credit_max)
         allowed = max(bytes_max - self._frame_costs.of(pieces), bytes_max / 2)
+        rows_max = ROUND_ROWS_MAX
+        if len(pieces) > ROUND_READS_MAX:
+            rows_max = min(rows_max, ROUND_READS_MAX)  # then there are no more reads than that
         while True:
             chosen = [
                 Piece(piece.read, piece.batch, piece.begin, piece.begin + count)
-                for piece, count in zip(pieces, cut(pieces, ROUND_ROWS_MAX, allowed), strict=True)
+                for piece, count in zip(pieces, cut(pieces, rows_max, allowed), strict=True)
                 if count
             ]
             size = sum(piece.parcel_bytes for piece in chosen) + self._frame_costs.of(chosen)

@@ -57,8 +57,10 @@ ENTRIES: list[Entry] = [
         min_size=1,
         max_size=60,
     ),
+    st.integers(0, 0xFFFF_FFFF),
 )
-def test_groups_sum_rows_up(rows: list[tuple[int, int, int]]) -> None:
+def test_groups_sum_rows_up(rows: list[tuple[int, int, int]], reads_from: int) -> None:
+    rows = [(max(read_, reads_from), producer_, clock) for read_, producer_, clock in rows]
     reads, producers, clocks = (list(column) for column in zip(*rows, strict=True))
     columns = Identities(
         np.array(reads, np.uint32),

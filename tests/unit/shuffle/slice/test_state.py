@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.routing import assign
 from penstock.sequence import SequenceFaultError
-from penstock.shuffle.slice import levelling, parcelling, state
+from penstock.shuffle.slice import levelling, parcelling, rounds, state
 from tests.unit.shuffle.slice.harness import FRAME_BYTES, Harness
 from tests.unit.shuffle.slice.model import Walk, binding, random_journal
 
@@ -28,6 +28,8 @@ def _small_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(levelling, "ROUND_ROWS_MAX", 12)
         patch.setattr(state, "ROUND_ROWS_MAX", 12)
+        for module in (rounds, state):
+            patch.setattr(module, "ROUND_READS_MAX", 5)
         patch.setattr(parcelling, "LARGE_ROWS", 4)
         patch.setattr(state, "FETCH_BYTES", 300)
         for module in (parcelling, state):
