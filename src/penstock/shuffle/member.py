@@ -60,12 +60,12 @@ DETAILS_EVERY: Final = 4
 _HOST: Final = socket.gethostname()
 
 RECEIVED_BYTES: Final = 128 * 1024 * 1024
-"""What a Queue holds of all Slices' rows before they are written, if there are 4 to 32 streams. It
+"""What a Queue holds of all Slices' rows before they are written, if there are 6 to 32 streams. It
 is shared out over them, and a round takes half of a share at most, over all members."""
 STREAM_BYTES_MIN: Final = 4 * 1024 * 1024
 """With a smaller share rounds are so small that what each costs beside its rows is the most."""
-STREAM_BYTES_MAX: Final = 32 * 1024 * 1024
-"""With half as much, the shuffle took a tenth more of a processor; with twice as much, no less."""
+STREAM_BYTES_MAX: Final = 24 * 1024 * 1024
+"""With 16 MiB the shuffle took a tenth more of a processor; with 32 no less, and more memory."""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -76,7 +76,7 @@ class Settings:
 
     carrier: str = "tcp"
     disk_budget_bytes: int = 64 * 1024**3
-    read_ahead_bytes: int = 64 * 1024**2
+    read_ahead_bytes: int = 32 * 1024**2
     aligned_seconds_max: float = 5.0
 
 
