@@ -11,6 +11,7 @@ import click
 
 from penstock.cli.commands.abort import abort
 from penstock.cli.commands.append import append
+from penstock.cli.commands.backup import backup
 from penstock.cli.commands.completion import completion
 from penstock.cli.commands.demo import demo
 from penstock.cli.commands.doctor import doctor
@@ -19,7 +20,9 @@ from penstock.cli.commands.inspect import inspect
 from penstock.cli.commands.journals import journals
 from penstock.cli.commands.read import read
 from penstock.cli.commands.recover import recover
+from penstock.cli.commands.restore import restore
 from penstock.cli.commands.run import run
+from penstock.cli.commands.salvage import salvage
 from penstock.cli.commands.shuffle import shuffle
 from penstock.cli.commands.web import web
 from penstock.errors import PenstockError
@@ -96,6 +99,9 @@ for command in (
     explain,
     recover,
     abort,
+    backup,
+    restore,
+    salvage,
     inspect,
     doctor,
     completion,

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.journal import OpenStore
+    from penstock.journal.file.store import FileStore
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -75,7 +75,7 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def open_store(url: str | None, *, create: bool = False) -> OpenStore:
+def open_store(url: str | None, *, create: bool = False) -> FileStore:
     """Opens the store that --store or the environment names."""
     # Imported here: it brings Arrow and NumPy, which --help does not need.
     import penstock.journal  # noqa: PLC0415

@@ -25,12 +25,22 @@ def open_store(
     durability: str | None = None,
     create: bool = True,
     segment_bytes_max: int = SEGMENT_BYTES_MAX,
-) -> OpenStore:
+) -> FileStore:
     """Opens a store by its address, `file:///data/journals` or a plain path; makes it if missing.
 
     `durability` is chosen when the store is made. `"synced"`, the default: what an append returned
     for survives a power cut. `"buffered"`: it survives the death of the process only.
     """
+    return FileStore(
+        local_folder(url),
+        durability=durability,
+        segment_bytes_max=segment_bytes_max,
+        create=create,
+    )
+
+
+def local_folder(url: str | Path) -> Path:
+    """The folder that a store's address names."""
     text = str(url)
     parsed = urllib.parse.urlsplit(text)
     if parsed.scheme == "file":
@@ -46,9 +56,4 @@ def open_store(
         )
     else:
         folder = Path(text)
-    return FileStore(
-        folder.absolute(),
-        durability=durability,
-        segment_bytes_max=segment_bytes_max,
-        create=create,
-    )
+    return folder.absolute()

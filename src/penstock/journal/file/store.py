@@ -116,6 +116,14 @@ class FileStore(OpenStore):
         sync_folder(self._root)  # also if they were there: whoever made them may have died first
         return str(kept)
 
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    @property
+    def durability(self) -> str:
+        return "synced" if self._to_disk else "buffered"
+
     def let_go_after_fork(self) -> None:
         inherited = list(self._open.values())
         self._open, self._in_use, self._lock = OrderedDict(), {}, threading.RLock()
@@ -197,14 +205,14 @@ class FileStore(OpenStore):
                 if selector.accepts(labels):
                     found.append(Journal(name, collection, labels))
         return sorted(
-            (journal for journal in found if is_journal(self._folder(journal.name))),
+            (journal for journal in found if is_journal(self.folder_of(journal.name))),
             key=lambda journal: journal.name,
         )
 
     def probe(self, journal: str) -> Probe:
         if journal not in self._open:
             # Ten thousand journals are probed without opening each for good.
-            probe = probe_head(journal, self._folder(journal))
+            probe = probe_head(journal, self.folder_of(journal))
             if probe is not None:
                 return probe
         with self._journal(journal) as file:
@@ -253,7 +261,15 @@ class FileStore(OpenStore):
         with self._journal(journal) as file:
             file.suspend(functools.partial(self._load, parse_journal_name(journal)[0]))
 
-    def _folder(self, journal: str) -> Path:
+    def journal_folders(self) -> dict[str, Path]:
+        """Where the files of each journal are, also of collections that cannot be read."""
+        return {
+            f"{folder.parent.name}/{folder.name.replace('+', '/')}": folder
+            for folder in sorted((self._root / "journals").glob("[!.]*/[!.]*"))
+            if is_journal(folder)
+        }
+
+    def folder_of(self, journal: str) -> Path:
         collection, _, rest = journal.partition("/")
         if len(rest.encode()) > _COMPONENT_BYTES_MAX:
             raise ConfigurationError(
@@ -280,7 +296,7 @@ class FileStore(OpenStore):
                 self._open.pop(name).close()
                 journal = None
             if journal is None:
-                folder = self._folder(name)
+                folder = self.folder_of(name)
                 if create is not None and not is_journal(folder):
                     self._create_journal(name, folder, create)
                 journal = JournalFile(name, folder, self._segment_bytes_max, to_disk=self._to_disk)
