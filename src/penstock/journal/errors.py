@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.errors import (
     ConfigurationError,
     CorruptStorageError,
     LocalProtocolError,
     PenstockError,
 )
+
+WAY_BACK: Final = (
+    "Restore the store from a backup (penstock restore), or bring out what is whole "
+    "(penstock salvage)"
+)
+"""What to do about damage."""
 
 
 class UnknownCollectionError(ConfigurationError):
@@ -92,7 +100,7 @@ class AppendFailedError(PenstockError):
 
 
 class CorruptJournalError(CorruptStorageError):
-    """Bytes of a journal are not what was written. Restore the named segment from a copy."""
+    """Bytes of a journal are not what was written. Restore the store, or salvage what is whole."""
 
     def __init__(self, journal: str, segment: str, position: int, reason: str) -> None:
         super().__init__(journal, segment, position, reason)
@@ -101,7 +109,7 @@ class CorruptJournalError(CorruptStorageError):
     def __str__(self) -> str:
         return (
             f"{self.journal}: segment {self.segment} is damaged at byte {self.position}: "
-            f"{self.reason}; nothing from there on was returned. Restore the segment from a copy"
+            f"{self.reason}; nothing from there on was returned. {WAY_BACK}"
         )
 
 
