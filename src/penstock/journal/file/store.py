@@ -116,6 +116,11 @@ class FileStore(OpenStore):
         sync_folder(self._root)  # also if they were there: whoever made them may have died first
         return str(kept)
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether rows are on the disk when they are acknowledged: durability `synced`."""
+        return self._to_disk
+
     def let_go_after_fork(self) -> None:
         inherited = list(self._open.values())
         self._open, self._in_use, self._lock = OrderedDict(), {}, threading.RLock()
@@ -204,7 +209,7 @@ class FileStore(OpenStore):
     def probe(self, journal: str) -> Probe:
         if journal not in self._open:
             # Ten thousand journals are probed without opening each for good.
-            probe = probe_head(journal, self._folder(journal))
+            probe = probe_head(journal, self._folder(journal), to_disk=self._to_disk)
             if probe is not None:
                 return probe
         with self._journal(journal) as file:
@@ -305,6 +310,13 @@ class FileStore(OpenStore):
                 self._open.pop(victim).close()
                 self._in_use.pop(victim, None)
 
+    def _close_doubted(self) -> None:
+        """Journals whose sync failed are opened anew, and so read back from the disk."""
+        with self._lock:
+            idle = [name for name in self._open if not self._in_use.get(name)]
+            for name in [name for name in idle if self._open[name].is_doubted]:
+                self._open.pop(name).close()
+
     # Producers
 
     def open_ledger(self, name: str | None) -> FileLedger:
@@ -330,6 +342,7 @@ class FileStore(OpenStore):
         return list_aborts(self._root)
 
     def retire_dead(self) -> None:
+        self._close_doubted()
         now_s = time.time()
         for ledger in list_ledgers(self._root):
             if ledger.is_dead():
