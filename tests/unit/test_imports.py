@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "logs": (set(), set()),
     "person": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
-    "disk": (set(), {"pyarrow"}),
+    "disk": ({"errors"}, {"pyarrow"}),
     "ids": ({"errors"}, set()),
     "sequence": ({"errors", "ids"}, {"numpy", "pyarrow"}),
     "frontier": ({"errors", "ids", "sequence", "checksum"}, {"numpy", "pyarrow"}),

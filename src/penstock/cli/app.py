@@ -54,7 +54,7 @@ class Application(click.Group):
 
 
 def _plain(error: PenstockError | OSError) -> str:
-    if isinstance(error, OSError) and error.strerror:
+    if not isinstance(error, PenstockError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
     return str(error)

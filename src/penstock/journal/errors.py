@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.disk import DiskError
 from penstock.errors import (
     ConfigurationError,
     CorruptStorageError,
@@ -97,6 +98,41 @@ class NothingToAbortError(ConfigurationError):
 
 class AppendFailedError(PenstockError):
     """The disk refused an append: full, or broken. The journal is as before; mend it, try again."""
+
+
+class SyncFailedError(DiskError):
+    """The disk failed to make appended rows durable, now or before. They were not acknowledged and
+    may be lost. Mend the disk, then open the store again: that reads the journal back from it."""
+
+    def __init__(self, journal: str, path: str, number: int | None, reason: str) -> None:
+        super().__init__("sync", path, number, reason)
+        self.journal = journal
+
+    def __reduce__(self) -> tuple[type[SyncFailedError], tuple[str, str, int | None, str]]:
+        return type(self), (self.journal, self.path, self.errno, self.reason)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.journal}: the disk failed to sync {self.path}: {self.reason}. Rows that were "
+            "not acknowledged may be lost, and no process can append to this journal until it was "
+            "read back from the disk: mend the disk, then close the store and open it again, or "
+            "run `penstock doctor --repair`"
+        )
+
+
+class BusyJournalError(PenstockError):
+    """Another process has been looking for the journal's end for too long. See what stops it."""
+
+    def __init__(self, journal: str, path: str, waited_seconds: float) -> None:
+        super().__init__(journal, path, waited_seconds)
+        self.journal, self.path, self.waited_seconds = journal, path, waited_seconds
+
+    def __str__(self) -> str:
+        return (
+            f"{self.journal}: another process is looking for its end after a crash, and was not "
+            f"done in {self.waited_seconds:g} s; it holds {self.path}. Find it with "
+            f"`fuser {self.path}`, let it go on or end it, then try again"
+        )
 
 
 class CorruptJournalError(CorruptStorageError):

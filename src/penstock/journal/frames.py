@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 FRAME_MAGIC: Final = b"PSF1"
+FRAME_ALIGNMENT: Final = 8
+"""Every frame begins at a multiple of this in its segment."""
 FRAME_HEADER: Final = struct.Struct("<4sBBHIIQQqQQQQ")
 FRAME_PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """Checked before a payload is allocated: a damaged length must not ask for gigabytes."""
@@ -50,8 +52,11 @@ class DamagedFrameError(CorruptStorageError):
     """A frame's bytes fail a check. The journal's reader adds where that was."""
 
 
+_KIND_BITS: Final = 0x03
 _GOES_ON: Final = 0x80
 """Set in a frame's kind if the next frame is of the same append."""
+_UNSYNCED_SHIFT, _UNSYNCED_MAX = 2, 0x1F
+"""The five bits between the two: how much before the frame was not durable yet, see below."""
 _MIXED: Final = 0xFF
 """In place of the rows' kind: their clocks do not ascend, so the header cannot sum them up."""
 
@@ -63,6 +68,9 @@ class FrameHeader:
     kind: int
     goes_on: bool
     """Whether the next frame is of the same append."""
+    unsynced_bytes_max: int | None
+    """When the frame was appended, everything before it was durable but at most this many bytes.
+    None if the frame does not tell. By this, damage is told from an end that a power cut tore."""
     row_kind: int
     schema_version: int
     rows: int
@@ -126,12 +134,20 @@ class Payload:
     def frame_bytes(self) -> int:
         return FRAME_HEADER.size + self.body.size
 
-    def header(self, first_offset: int, appended_us: int, *, goes_on: bool = False) -> bytes:
+    def header(
+        self,
+        first_offset: int,
+        appended_us: int,
+        *,
+        goes_on: bool = False,
+        unsynced_bytes: int | None = None,
+    ) -> bytes:
         """The header for this payload at its place. An append of several frames goes on after each
-        but the last: found without its end, it is cut whole."""
+        but the last: found without its end, it is cut whole. `unsynced_bytes` is how much before
+        this frame is not durable yet, None if nobody knows."""
         fields = (
             FRAME_MAGIC,
-            self.kind | (_GOES_ON if goes_on else 0),
+            self.kind | (_GOES_ON if goes_on else 0) | _unsynced_bits(unsynced_bytes),
             self.row_kind,
             self.schema_version,
             self.rows,
@@ -145,6 +161,12 @@ class Payload:
         )
         unchecked = FRAME_HEADER.pack(*fields, 0)[:-8]
         return FRAME_HEADER.pack(*fields, checksum(unchecked))
+
+
+def _unsynced_bits(size: int | None) -> int:
+    """0 if unknown; else n, for fewer than 2^(n - 1) bytes."""
+    bits = 0 if size is None else size.bit_length() + 1
+    return bits << _UNSYNCED_SHIFT if bits <= _UNSYNCED_MAX else 0
 
 
 @functools.lru_cache(maxsize=256)
@@ -234,7 +256,13 @@ def decode_header(data: bytes) -> FrameHeader:
     if checksum(data[:-8]) != header_sum:
         raise DamagedFrameError("the frame header's checksum does not match")
     kind, *others = fields
-    header = FrameHeader(kind & ~_GOES_ON, bool(kind & _GOES_ON), *others)
+    bits = kind >> _UNSYNCED_SHIFT & _UNSYNCED_MAX
+    header = FrameHeader(
+        kind & _KIND_BITS,
+        bool(kind & _GOES_ON),
+        (1 << bits - 1) - 1 if bits else None,
+        *others,
+    )
     if header.payload_bytes > FRAME_PAYLOAD_BYTES_MAX or header.kind not in (
         KIND_DOCUMENTS,
         KIND_ACK,

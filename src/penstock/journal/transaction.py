@@ -139,12 +139,13 @@ class Transaction:
             self._leave_to_recovery()
             raise
         except (CommitFailedError, OSError) as error:
-            self.rollback()
+            with contextlib.suppress(OSError):  # recover() rolls back what could not be here
+                self.rollback()
             if isinstance(error, CommitFailedError):
                 raise
             raise CommitFailedError(
                 f"the transaction's documents could not be made durable: {error}. It is rolled "
-                "back; mend the disk and run it again"
+                "back, if not now then by recover(); mend the disk and run it again"
             ) from error
         self._over = True
         try:

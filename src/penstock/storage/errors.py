@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import re
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from penstock.disk import FULL, REFUSED, UNREADABLE
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_REFUSED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _REFUSED_WORDS: Final = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|HTTP status 40[13]")
 """Object stores give no error number, only words."""
 
@@ -64,11 +62,11 @@ def explained(doing: str, name: str, place: str) -> Iterator[None]:
 
 def _error_for(error: Exception) -> type[StorageError]:
     number = error.errno if isinstance(error, OSError) else None
-    if number in _FULL:
+    if number in FULL:
         return StorageFullError
-    if number == errno.EIO:
+    if number in UNREADABLE:
         return StorageDamagedError
-    if number in _REFUSED or (number is None and _REFUSED_WORDS.search(str(error))):
+    if number in REFUSED or (number is None and _REFUSED_WORDS.search(str(error))):
         return StorageRefusedError
     return StorageError
 

@@ -24,7 +24,7 @@ from penstock.journal import open_store
 from penstock.sinks.batches import Decisions
 from penstock.sinks.collection import CollectionSink
 from penstock.sinks.two_phase import Batch, Decision
-from tests.unit.journal.journal_files import JOURNAL, Writer, open_numbers
+from tests.unit.journal.journal_files import JOURNAL, Writer, ids_of, open_numbers
 from tests.unit.journal.journal_files import append as append_payloads
 
 if TYPE_CHECKING:
@@ -157,16 +157,55 @@ def test_a_torn_end_is_noted_and_mended_on_request(store: OpenStore) -> None:
     assert path.read_bytes() != whole
     assert "mended orders/region=eu/000" in _left(store, repair=True)["journals"][0]["what"]
     assert path.read_bytes() == whole
-    assert _severities(_left(store)["journals"]) == ["ok"]
+    kept, fine = _left(store)["journals"]
+    assert (kept["severity"], fine["severity"]) == ("note", "ok")
+    assert "1 torn end kept (17 B)" in kept["what"]
 
 
-def test_a_journal_that_lost_durable_bytes_cannot_be_mended(store: OpenStore) -> None:
-    with store.producer() as producer:
-        producer.append("orders", [{"id": 1, "region": "eu"}])
+def _store_with_a_short_segment(folder: Path, durability: str) -> OpenStore:
+    store = open_numbers(folder / durability, durability=durability)
+    for number in range(3):
+        append_payloads(store, Writer().documents([number]))
     store.close()
-    (path,) = _root(store).glob("journals/orders/*/*.segment")
-    path.write_bytes(path.read_bytes()[:-8])
-    assert "ends 8 bytes early" in _left(store)["journals"][0]["what"]
+    (path,) = _root(store).glob("journals/numbers/*/*.segment")
+    os.truncate(path, path.stat().st_size - 8)
+    return store
+
+
+def test_what_a_power_cut_took_from_a_buffered_store_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = _store_with_a_short_segment(tmp_path, "buffered")
+    (finding,) = _left(store)["journals"]
+    assert finding["severity"] == "warning"
+    assert "ends 8 bytes early: it is not safe against power cuts" in finding["what"]
+    assert "keeps what is whole" in finding["todo"]
+    found = _left(store, repair=True)["journals"]
+    assert "mended numbers/000" in found[0]["what"]
+    assert "rows 2 to 2 are lost" in caplog.text
+    assert _severities(_left(store)["journals"]) == ["note", "ok"], "the torn end is kept"
+    assert ids_of(store) == [0, 1]
+    assert append_payloads(store, Writer().documents([9])) == 2
+
+
+def test_a_journal_whose_last_rows_nobody_sees_is_told_and_mended(tmp_path: Path) -> None:
+    store = open_numbers(tmp_path / "store")
+    append_payloads(store, Writer().documents([0]))
+    store.append(JOURNAL, Writer().documents([1, 2]), None)
+    store.close()
+    (finding,) = _left(store)["journals"]
+    assert finding["severity"] == "note"
+    assert "its last 2 rows are not known to be durable" in finding["what"]
+    assert "mended" in _left(store, repair=True)["journals"][0]["what"]
+    assert ids_of(store) == [0, 1, 2]
+
+
+def test_a_journal_that_lost_durable_bytes_cannot_be_mended(tmp_path: Path) -> None:
+    store = _store_with_a_short_segment(tmp_path, "synced")
+    (finding,) = _left(store)["journals"]
+    assert finding["severity"] == "error"
+    assert "ends 8 bytes early: rows that were acknowledged are lost" in finding["what"]
+    assert "restore the file from a copy" in finding["todo"]
     (finding,) = _left(store, repair=True)["journals"]
     assert finding["severity"] == "error"
     assert "shorter than" in finding["what"]

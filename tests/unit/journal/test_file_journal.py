@@ -191,19 +191,22 @@ def test_a_journal_is_made_by_its_first_append(tmp_path: Path) -> None:
     assert (journal.name, journal.collection, journal.labels) == (JOURNAL, "numbers", {})
 
 
-def test_readers_never_see_what_is_not_synced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["who syncs", "who opens"])
+def test_readers_never_see_what_is_not_synced(tmp_path: Path, by: str) -> None:
     store, other = open_numbers(tmp_path), open_numbers(tmp_path)
     writer = Writer()
     append(store, writer.documents([0]))
+    assert ids_of(other) == [0]
     unsynced = store.append(JOURNAL, writer.documents([1, 2]), None)
-    late = open_numbers(tmp_path)
-    for reader in (store, other, late):
+    for reader in (store, other):
         assert reader.probe(JOURNAL) == Probe(0, 1)
         assert ids_of(reader) == ids_of(reader, 0, 99) == [0]
         assert reader.wait(JOURNAL, 1, 0.0) == 1
-    # Readers that opened the journal meanwhile have changed nothing.
-    assert store.probe(JOURNAL).write_head == 1
-    other.sync(JOURNAL, unsynced.end)
+    if by == "who syncs":
+        other.sync(JOURNAL, unsynced.end)
+    late = open_numbers(tmp_path)
+    if by == "who opens":  # it may be after a power cut, and the rows acknowledged: see repair.py
+        assert late.probe(JOURNAL) == Probe(0, 3)
     for reader in (store, other, late):
         assert ids_of(reader) == [0, 1, 2]
         assert reader.wait(JOURNAL, 1, 0.0) == 3

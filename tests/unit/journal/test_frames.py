@@ -88,6 +88,7 @@ def test_documents_round_trip(texts: list[str | None], kind: Kind, offset: int) 
         last_clock=clocks[-1],
         payload_sum=payload.body_sum,
         goes_on=False,
+        unsynced_bytes_max=None,
     )
     assert header.end_offset == offset + len(texts)
     assert header.frame_bytes == len(frame_of(payload)) == payload.frame_bytes
@@ -180,8 +181,23 @@ def test_a_size_beyond_the_limit_is_refused_before_anything_is_read() -> None:
     for size in (FRAME_PAYLOAD_BYTES_MAX + 1, 2**32 - 1):
         with pytest.raises(DamagedFrameError, match=f"with {size} bytes cannot be"):
             decode_header(header_with(KIND_DOCUMENTS, size))
-    with pytest.raises(DamagedFrameError, match="kind 9"):
-        decode_header(header_with(9, 8))
+    for kind in (0, 3, 0x80):
+        with pytest.raises(DamagedFrameError, match=f"kind {kind & 3}"):
+            decode_header(header_with(kind, 8))
+
+
+@given(st.none() | st.integers(0, 2**40))
+def test_a_frame_tells_how_much_before_it_was_not_durable(unsynced: int | None) -> None:
+    """Rounded up, by less than twice; too much to be told, and it does not tell."""
+    (payload,) = payloads_of(["x"])
+    header = decode_header(payload.header(0, 1, goes_on=True, unsynced_bytes=unsynced))
+    assert header.goes_on
+    assert header.kind == KIND_DOCUMENTS
+    if unsynced is None or unsynced >= 2**30:
+        assert header.unsynced_bytes_max is None
+    else:
+        assert header.unsynced_bytes_max is not None
+        assert unsynced <= header.unsynced_bytes_max <= 2 * unsynced
 
 
 def test_many_rows_are_split() -> None:

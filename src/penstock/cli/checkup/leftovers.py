@@ -15,11 +15,10 @@ from penstock.cli.shuffle_view import sized
 from penstock.cli.terminal import counted
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.journal.errors import ProducerFencedError
-from penstock.journal.file.durable import locked
-from penstock.journal.file.head import DamagedHeadError, Head
+from penstock.journal.file.head import Head
 from penstock.journal.file.ledger import list_ledgers
-from penstock.journal.file.repair import is_journal, is_sound
-from penstock.journal.file.segment import segment_path
+from penstock.journal.file.repair import Unrest, is_journal, list_cuts, unrest
+from penstock.journal.file.store import FileStore
 from penstock.shuffle.feed import NAME_PATTERN
 from penstock.shuffle.running import lock_folder
 from penstock.sinks.batches import Decisions
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
 DECIDED_SECONDS_MAX: Final = 600.0
 """A batch is committed seconds after it was decided. One that is not has lost its query."""
+LOOKS_MIN, LOOKS_MAX, LOOK_SECONDS = 3, 20, 0.05
+"""An append takes a few milliseconds. Who is seen in one twice was killed there, or is paused."""
 _REPAIR: Final = "penstock doctor --repair"
 
 
@@ -55,53 +56,73 @@ def check_leftovers(store: OpenStore, root: Path, *, repair: bool) -> Iterator[F
 
 
 def _ends(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
+    to_disk = not isinstance(store, FileStore) or store.durability == "synced"
     looked_at = torn = 0
     for folder in sorted((root / "journals").glob("*/*")):
         if not is_journal(folder):
             continue
         looked_at += 1
         journal = f"{folder.parent.name}/{folder.name.replace('+', '/')}"
-        found = _end(folder)
-        if found is None:
-            continue
-        torn += 1
-        if not repair:
-            yield note("journals", f"{journal}: {found}", f"the next append mends it, or {_REPAIR}")
-            continue
-        try:
-            store.probe(journal)
-        except PenstockError as failed:
-            todo = f"penstock inspect {folder} --verify"
-            yield error("journals", f"{journal}: {found}, and cannot be mended: {failed}", todo)
-        else:
-            yield ok("journals", f"mended {journal}: {found}")
+        found = _end(folder, to_disk=to_disk)
+        if found is not None:
+            torn += 1
+            mended = _mended(store, journal, folder, found) if repair else None
+            yield mended or _unmended(journal, folder, found)
+        cuts = list_cuts(folder)
+        if cuts:
+            used = sized(sum(path.stat().st_size for path in cuts))
+            said = f"{journal}: {counted(len(cuts), 'torn end')} kept ({used}), the last {cuts[-1]}"
+            yield note("journals", said, "remove them if you miss nothing")
     if not torn:
         yield ok("journals", f"no unfinished end in {counted(looked_at, 'journal')}")
 
 
-def _end(folder: Path) -> str | None:
-    """What is wrong with a journal's end, if something is. Nobody appends meanwhile."""
+def _end(folder: Path, *, to_disk: bool) -> Unrest | None:
+    """What is wrong with a journal's end, if something is. An append may be under way: so it is
+    only believed if nothing changes for a while."""
+    before, found = None, _look(folder, to_disk=to_disk)
+    looks = 0
+    while found is not None and (looks < LOOKS_MIN or found != before):
+        if looks == LOOKS_MAX:
+            return None  # somebody appends all the time, and so has mended what there was
+        time.sleep(LOOK_SECONDS)
+        before, found, looks = found, _look(folder, to_disk=to_disk), looks + 1
+    return found
+
+
+def _look(folder: Path, *, to_disk: bool) -> Unrest | None:
     try:
         descriptor = os.open(folder / "head", os.O_RDONLY)
     except FileNotFoundError:
-        return "its head is missing"
+        return Unrest("its head is missing")
     try:
-        with locked(descriptor):
-            head = Head(descriptor)
-            if is_sound(head, folder):
-                return None
-            try:
-                written = head.written()
-                behind = segment_path(folder, written.segment).stat().st_size - written.bytes
-            except DamagedHeadError:
-                return "its head is damaged"
-            except FileNotFoundError:
-                return "its newest segment is missing"
+        return unrest(Head(descriptor), folder, to_disk=to_disk)
     finally:
         os.close(descriptor)
-    if behind > 0:
-        return f"{counted(behind, 'byte')} of an unfinished append are behind its end"
-    return f"its newest segment ends {-behind} bytes early" if behind else "its head is old"
+
+
+def _unmended(journal: str, folder: Path, found: Unrest) -> Finding:
+    said = f"{journal}: {found.what}"
+    if not found.mends:
+        todo = f"restore the file from a copy; penstock inspect {folder} --verify tells more"
+        return error("journals", f"{said}: rows that were acknowledged are lost", todo)
+    if found.loses:
+        todo = "who opens it next keeps what is whole, and logs which rows are lost; or "
+        return warning("journals", f"{said}: it is not safe against power cuts", todo + _REPAIR)
+    return note("journals", said, f"who opens it next mends it, or {_REPAIR}")
+
+
+def _mended(store: OpenStore, journal: str, folder: Path, found: Unrest) -> Finding:
+    try:
+        store.probe(journal)
+    except (PenstockError, OSError) as failed:
+        todo = f"penstock inspect {folder} --verify"
+        said = f"{journal}: {found.what}, and cannot be mended: {failed}"
+        return error("journals", said, todo)
+    if _end(folder, to_disk=True) is not None:
+        said = f"{journal}: {found.what}, and is not mended: another process is at work on it"
+        return warning("journals", said, "see what stops that process, then look again")
+    return ok("journals", f"mended {journal}: {found.what}")
 
 
 # Producers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 from dataclasses import asdict
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.cli.inspection.report import Row
-    from penstock.journal.file.head import Kept, Position
+    from penstock.journal.file.head import Kept, Position, Records
     from penstock.journal.file.segment import SegmentHeader
     from penstock.journal.frames import FrameHeader
 
@@ -171,7 +172,7 @@ def _row(at: int, offset: int, kind: int, producer: int, clock: int) -> Row:
 
 def _compare(
     report: Report,
-    head: tuple[Position, Position, Kept] | None,
+    head: Records | None,
     first: int,
     end: int,
     offset: int,
@@ -181,7 +182,7 @@ def _compare(
     if head is None:
         report.notes.append("its journal has no head: what is missing at its end is unseen")
         return
-    written, synced, _ = head
+    written, synced = head.written, head.synced
     following = next((one for one in list_segments(report.path.parent) if one > first), None)
     durable = synced.bytes if synced.segment == first else 0
     if synced.segment > first:
@@ -197,7 +198,7 @@ def _compare(
     report.damages = [damage for damage in report.damages if damage not in torn]
     report.notes += [
         f"unfinished end at byte {damage.byte:,}: {damage.reason}; an append is under way, or it "
-        "is cut when the journal is opened"
+        "is put aside when the journal is opened"
         for damage in torn
     ]
     if not torn and written.segment == first and end != written.bytes:
@@ -215,6 +216,8 @@ def inspect_head(path: Path, limit: int | None) -> Report:
         segments = list_segments(path.parent)
         # Behind the listing: retention moves it first, and then removes segments.
         _read_head(report, kept=head.kept)
+        with contextlib.suppress(DamagedHeadError):
+            report.facts["trust"] = head.all().trust.name.lower()
     report.add({"segment": one, "file": segment_path(path.parent, one).name} for one in segments)
     if report.damages:
         report.notes.append("the journal rebuilds its head from its segments when it is opened")
@@ -267,7 +270,7 @@ def _journal_of(path: Path) -> str:
     return f"{path.parent.parent.name}/{path.parent.name.replace('+', '/')}"
 
 
-def _head_beside(path: Path) -> tuple[Position, Position, Kept] | None:
+def _head_beside(path: Path) -> Records | None:
     try:
         descriptor = os.open(path.parent / "head", os.O_RDONLY)
     except FileNotFoundError:

@@ -2,12 +2,16 @@
 
 The head's `written` record is only changed under the head file's lock, `synced` only under the
 sync lock; readers see nothing beyond `synced`. What a killed appender leaves behind `written` is
-looked at by whoever takes the lock next: whole frames stay, a torn one is cut.
+looked at by whoever takes the lock next: whole frames stay, a torn one is put aside.
+
+Whoever opens a journal that is not at rest looks for its end, and makes it durable, before anything
+else: after a power cut rows may be there that were acknowledged, and that the head does not show.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
+import fcntl
 import itertools
 import logging
 import os
@@ -16,24 +20,41 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from penstock.disk import make_folder, sync_folder
+from penstock.disk import (
+    REFUSED,
+    DiskError,
+    explained,
+    forget_cached,
+    make_folder,
+    sync_folder,
+)
 from penstock.journal.errors import (
     AppendFailedError,
+    BusyJournalError,
     CorruptJournalError,
     OffsetDroppedError,
+    SyncFailedError,
     UnknownJournalError,
 )
-from penstock.journal.file.durable import locked, replace_file
-from penstock.journal.file.head import DamagedHeadError, Head, Kept, Position, new_head
+from penstock.journal.file.durable import locked, replace_file, try_lock
+from penstock.journal.file.head import (
+    DamagedHeadError,
+    Head,
+    Kept,
+    Position,
+    Records,
+    Trust,
+    new_head,
+    this_boot,
+)
 from penstock.journal.file.repair import (
     goes_on,
     is_journal,
-    is_sound,
-    is_whole,
     mend,
     missing,
     refuse_to_overwrite,
     restore_lost_head,
+    unrest,
 )
 from penstock.journal.file.segment import (
     BatchBuilder,
@@ -53,6 +74,7 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.journal.collection import Collection
+    from penstock.journal.file.repair import Unrest
     from penstock.journal.frames import Payload
 
 _WRITE_BUFFERS_MAX: Final = 512
@@ -60,6 +82,12 @@ _WRITE_BUFFERS_MAX: Final = 512
 PLACES_MAX: Final = 64
 """Where reads of a journal ended, the latest: of as many who tail it, a hundred bytes each."""
 _WAIT_STEP_S_MIN, _WAIT_STEP_S_MAX = 0.0005, 0.02
+HEAD_SYNC_BYTES: Final = 4 * 1024 * 1024
+"""After so much the head is synced as well, and whenever a segment is rolled or the journal closed:
+who opens it after a power cut walks over no more than that. One sync in a thousand, or so."""
+CHECK_WAIT_S_MAX: Final = 30.0
+"""How long who opens a journal waits for another who is looking for its end, which takes as long
+as it takes to read a segment and sync it."""
 
 log = logging.getLogger(__name__)
 
@@ -83,22 +111,23 @@ class JournalFile:
         self._places: OrderedDict[int, FramePlace] = OrderedDict()
         """By offset, where reads ended."""
         self._places_lock = threading.Lock()
+        self._head_behind_bytes = 0
+        """How much this process has synced since it last synced the head."""
+        self._doubt_untold: SyncFailedError | None = None
+        """A sync failed, and the head, where all others look, could not be told so either."""
         restore_lost_head(folder)
         try:
-            self._head_descriptor = os.open(folder / "head", os.O_RDWR)
+            with explained("open", folder / "head"):
+                self._head_descriptor, writable = _open_head(folder / "head")
         except FileNotFoundError:
             raise UnknownJournalError(name) from None
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EROFS):
-                raise
-            # A store that this process may only read: there is nothing it could mend.
-            self._head_descriptor = os.open(folder / "head", os.O_RDONLY)
-            self._head = Head(self._head_descriptor)
-            return
         self._head = Head(self._head_descriptor)
+        if not writable:
+            return  # there is nothing that this process could mend
         try:
-            self._sync_descriptor = os.open(folder / "sync.lock", os.O_RDWR | os.O_CREAT, 0o644)
-            self._check_tail()
+            with explained("open", folder / "sync.lock"):
+                self._sync_descriptor = os.open(folder / "sync.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._check_end()
         except BaseException:
             self.close()
             raise
@@ -113,6 +142,9 @@ class JournalFile:
         replace_file(folder / "head", new_head(Position(0, size, 0), Kept(0, suspended=False)))
 
     def close(self) -> None:
+        if self._head_behind_bytes:
+            with contextlib.suppress(DiskError):  # it only spares others some work
+                self._head.sync()
         for descriptor in (
             self._head_descriptor,
             self._sync_descriptor,
@@ -132,6 +164,15 @@ class JournalFile:
             return not is_journal(self._folder)
         return there.st_ino != os.fstat(self._head_descriptor).st_ino
 
+    @property
+    def is_doubted(self) -> bool:
+        """Whether a sync of it failed, and nobody has read it back from the disk since."""
+        if self._doubt_untold is not None:
+            return True
+        with contextlib.suppress(DamagedHeadError):
+            return self._head.all().trust is Trust.DOUBTED
+        return True
+
     def probe(self) -> Probe:
         if self.is_gone:
             raise UnknownJournalError(self.name)
@@ -146,25 +187,30 @@ class JournalFile:
         load_collection: Callable[[], Collection],
     ) -> Appended:
         with self._append_lock, locked(self._head_descriptor):
-            written = self._written_and_sound()
+            written, synced = self._sound_end()
             check_open()
             # An empty segment is never rolled: the next would have its name.
             if written.bytes >= self._segment_bytes_max and written.offset > written.segment:
                 # Loaded now: frames of a later version may stand before this append's.
                 collection = load_collection()
-                written = self._roll(written, collection)
+                written = synced = self._roll(written, collection)
                 self._apply_retention(collection)
+            durable = self._to_disk and synced.segment == written.segment
             buffers: list[object] = []
             offset, size = written.offset, written.bytes
             appended_us = time.time_ns() // 1_000
             for left, payload in zip(range(len(payloads) - 1, -1, -1), payloads, strict=True):
-                header = payload.header(offset, appended_us, goes_on=left > 0)
+                header = payload.header(
+                    offset,
+                    appended_us,
+                    goes_on=left > 0,
+                    unsynced_bytes=size - synced.bytes if durable else None,
+                )
                 buffers += [header, payload.body]
                 offset += payload.rows
                 size += payload.frame_bytes
-            self._write(written, buffers)
             reached = Position(written.segment, size, offset)
-            self._head.set_written(reached)
+            self._write(written, buffers, reached)
             if not self._to_disk:
                 self._head.set_synced(reached)
             kept = self._head.kept()
@@ -178,30 +224,69 @@ class JournalFile:
         if self._head.synced().offset >= through:
             return
         with self._sync_lock, locked(self._sync_descriptor):
-            written, synced, _ = self._head.all()
+            records = self._head.all()
+            written, synced = records.written, records.synced
             if synced.offset >= through:
                 return
+            self._refuse_doubt(records)
             while self._to_disk and not self._sync_segment(written.segment):
                 # Rolled and dropped since, and so durable before: what counts comes after it.
                 dropped, written = written, self._head.written()
                 if written.segment == dropped.segment:
                     raise missing(self.name, self._folder, written.segment)
             self._head.set_synced(written)
+            if self._to_disk:
+                self._sync_head_sometimes(synced, written)
+
+    def _sync_head_sometimes(self, before: Position, now: Position) -> None:
+        begin = before.bytes if before.segment == now.segment else 0
+        self._head_behind_bytes += now.bytes - begin
+        if self._head_behind_bytes >= HEAD_SYNC_BYTES:
+            self._head.sync()
+            self._head_behind_bytes = 0
 
     def _sync_segment(self, segment: int) -> bool:
         """Whether the segment is there, and now durable."""
         if self._syncing != segment:
+            path = segment_path(self._folder, segment)
             try:
-                descriptor = os.open(segment_path(self._folder, segment), os.O_RDWR)
+                with explained("open", path):
+                    descriptor = os.open(path, os.O_RDWR)
             except FileNotFoundError:
                 return False
             if self._syncing_descriptor >= 0:
                 os.close(self._syncing_descriptor)
             self._syncing, self._syncing_descriptor = segment, descriptor
-        os.fdatasync(self._syncing_descriptor)
+        self._make_durable(segment, self._syncing_descriptor)
         return True
 
-    def _write(self, written: Position, buffers: list[object]) -> None:
+    def _make_durable(self, segment: int, descriptor: int) -> None:
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            raise self._doubt(segment, error) from error
+
+    def _doubt(self, segment: int, error: OSError) -> SyncFailedError:
+        """What the kernel could not write it may have dropped, and a second sync would not say so.
+        So no process may build on it before somebody has read it back from the disk."""
+        path = str(segment_path(self._folder, segment))
+        failed = SyncFailedError(self.name, path, error.errno, error.strerror or str(error))
+        try:
+            self._head.set_trust(Trust.DOUBTED, this_boot())
+            self._head.sync()
+        except DiskError:
+            self._doubt_untold = failed
+        log.error("%s", failed)
+        return failed
+
+    def _refuse_doubt(self, records: Records) -> None:
+        if self._doubt_untold is not None:
+            raise self._doubt_untold
+        if records.trust is Trust.DOUBTED:
+            path = str(segment_path(self._folder, records.written.segment))
+            raise SyncFailedError(self.name, path, None, "an earlier sync failed")
+
+    def _write(self, written: Position, buffers: list[object], reached: Position) -> None:
         """Writes at the end of the segment, or leaves it as it was."""
         descriptor = self._open_segment(written.segment)
         at = written.bytes
@@ -218,8 +303,10 @@ class JournalFile:
                         done -= len(views.pop(0))
                     if done:
                         views[0] = views[0][done:]
+            self._head.set_written(reached)
         except OSError as error:
-            os.ftruncate(descriptor, written.bytes)
+            with contextlib.suppress(OSError):  # then the next append puts the rest aside
+                os.ftruncate(descriptor, written.bytes)
             raise AppendFailedError(
                 f"{self.name}: cannot append: {error.strerror}. Nothing of this append was kept, "
                 "and the journal is as before; make room on the disk and append again"
@@ -229,7 +316,10 @@ class JournalFile:
         if self._segment != segment:
             if self._segment_descriptor >= 0:
                 os.close(self._segment_descriptor)
-            self._segment_descriptor = os.open(segment_path(self._folder, segment), os.O_RDWR)
+            self._segment, self._segment_descriptor = None, -1
+            path = segment_path(self._folder, segment)
+            with explained("open", path):
+                self._segment_descriptor = os.open(path, os.O_RDWR)
             self._segment = segment
         return self._segment_descriptor
 
@@ -237,12 +327,15 @@ class JournalFile:
 
     def _roll(self, written: Position, collection: Collection) -> Position:
         """Seals the segment and begins the next, with the states of all producers in its header."""
-        if self._to_disk:
-            os.fdatasync(self._open_segment(written.segment))
+        # In a buffered store, too: so a power cut takes rows of its newest segment only.
+        self._make_durable(written.segment, self._open_segment(written.segment))
         states, fault = self._states_at_end(written, collection)
         header = SegmentHeader(self.name, written.offset, collection.to_json(), states, fault)
         rolled = Position(written.offset, create_segment(self._folder, header), written.offset)
         self._head.set_written(rolled)
+        with self._sync_lock, locked(self._sync_descriptor):
+            self._head.set_synced(rolled)
+        self._head.sync()
         return rolled
 
     def _states_at_end(
@@ -303,20 +396,23 @@ class JournalFile:
     def suspend(self, load_collection: Callable[[], Collection]) -> None:
         """Keeps no row at all, only the empty segment that says how to go on."""
         with self._append_lock, locked(self._head_descriptor):
-            written = self._written_and_sound()
+            written, synced = self._sound_end()
             if written.offset != written.segment:
                 written = self._roll(written, load_collection())
-            with self._sync_lock, locked(self._sync_descriptor):
-                self._head.set_synced(written)
+            elif synced != written:  # rolled by one who died before it said so
+                with self._sync_lock, locked(self._sync_descriptor):
+                    self._head.set_synced(written)
             below = [first for first in list_segments(self._folder) if first < written.segment]
             self._drop_segments(below, written.segment, suspended=True)
 
     def _drop_segments(self, segments: list[int], first_kept: int, *, suspended: bool) -> None:
         # The head says so first: a reader that finds a file missing then knows why.
         self._head.set_kept(Kept(first_kept, suspended))
-        os.fsync(self._head_descriptor)
+        self._head.sync()
         for first in segments:
-            segment_path(self._folder, first).unlink(missing_ok=True)
+            path = segment_path(self._folder, first)
+            with explained("remove", path):
+                path.unlink(missing_ok=True)
         sync_folder(self._folder)
 
     # Reading
@@ -422,68 +518,160 @@ class JournalFile:
 
     # After a crash: see repair.py
 
-    def _check_tail(self) -> None:
-        """At opening: if the files are not as the head says, perhaps nobody is appending just now.
-        What was written but not synced is looked at too: a power cut can leave the bytes of a
-        file undone although its size is right."""
+    def _check_end(self) -> None:
+        """At opening. If the journal is not at rest, the power may have failed: its end is looked
+        for, and made durable, under both locks. Who finds the append lock taken goes on: a process
+        that appends is alive, and so has opened the journal since, and has looked for its end."""
+        with self._sync_lock, self._lock_to_check() as may_check:
+            if may_check and try_lock(self._head_descriptor):
+                try:
+                    if self._unrest() is not None:
+                        self._find_end()
+                finally:
+                    fcntl.flock(self._head_descriptor, fcntl.LOCK_UN)
+
+    def _unrest(self) -> Unrest | None:
+        return unrest(self._head, self._folder, to_disk=self._to_disk)
+
+    @contextlib.contextmanager
+    def _lock_to_check(self) -> Iterator[bool]:
+        """Holds the sync lock, if there is something to check. It is not waited for without limit:
+        who holds it may be making rows durable, and be paused."""
+        deadline = time.monotonic() + CHECK_WAIT_S_MAX
+        step = _WAIT_STEP_S_MIN
+        while self._unrest() is not None:
+            if try_lock(self._sync_descriptor):
+                try:
+                    yield True
+                finally:
+                    fcntl.flock(self._sync_descriptor, fcntl.LOCK_UN)
+                return
+            if time.monotonic() > deadline:
+                self._refuse_unchecked()
+                break
+            time.sleep(step)
+            step = min(step * 2, _WAIT_STEP_S_MAX)
+        yield False
+
+    def _refuse_unchecked(self) -> None:
+        """Rows of a process that is paused while it makes them durable are seen later. But before
+        somebody has looked for the end, after a power cut, rows may be missing that were seen."""
+        with contextlib.suppress(DamagedHeadError):
+            if self._head.all().trust is not Trust.CHECKING:
+                return
+        raise BusyJournalError(self.name, str(self._folder / "sync.lock"), CHECK_WAIT_S_MAX)
+
+    def _sound_end(self) -> tuple[Position, Position]:
+        """Up to where the journal is written and synced, after mending what a killed process left
+        behind its end. Under the append lock."""
         try:
-            synced = self._head.written() == self._head.synced()
+            records = self._head.all()
         except DamagedHeadError:
-            synced = False
-        if not synced or not is_sound(self._head, self._folder):
-            with self._append_lock, locked(self._head_descriptor):
-                self._written_and_sound(trust_unsynced=False)
-
-    def _written_and_sound(self, *, trust_unsynced: bool = True) -> Position:
-        """The end of the journal, after mending what a killed process left behind it."""
-        try:
-            written, synced, kept = self._head.all()
-        except DamagedHeadError:
-            return self._rebuild_head()
-        try:
-            size = os.fstat(self._open_segment(written.segment)).st_size
-        except FileNotFoundError:
-            size = -1
-        as_told = size == written.bytes and synced.offset <= written.offset
-        as_told = as_told and not goes_on(written, self._folder)
-        if as_told and (trust_unsynced or is_whole(self.name, self._folder, synced, written)):
-            return written
-        return self._mend(synced if synced.segment >= kept.first_offset else None)
-
-    def _rebuild_head(self) -> Position:
-        """The head is damaged: start over from the first frame of the newest segment."""
-        segments = list_segments(self._folder)
-        if not segments:
-            raise CorruptJournalError(self.name, "head", 0, "the journal has no segments")
-        self._head.set_kept(Kept(segments[0], suspended=False))
-        log.warning("%s: its head was damaged; rebuilding it from its segments", self.name)
-        return self._mend(None)
-
-    def _mend(self, synced: Position | None) -> Position:
-        reached = mend(self.name, self._folder, synced)
-        os.fdatasync(self._open_segment(reached.segment))
-        # The one who made the newest segment may have died before its name was durable.
-        sync_folder(self._folder)
-        self._head.set_written(reached)
+            pass
+        else:
+            self._refuse_doubt(records)
+            written, synced = records.written, records.synced
+            try:
+                size = os.fstat(self._open_segment(written.segment)).st_size
+            except FileNotFoundError:
+                size = -1
+            told = size == written.bytes and synced.offset <= written.offset
+            if told and not goes_on(written, self._folder):
+                return written, synced
         with self._sync_lock, locked(self._sync_descriptor):
-            self._head.set_synced(reached)
+            reached = self._find_end()
+        return reached, reached
+
+    def _find_end(self) -> Position:
+        """Under both locks: the end of what is whole. It is durable, and seen, from here on."""
+        records = self._records_or_rebuilt()
+        known = records.synced if records.synced.segment >= records.kept.first_offset else None
+        if records.trust is Trust.DOUBTED:
+            self._forget_cached(known)
+        else:
+            self._head.set_trust(Trust.CHECKING, records.boot)
+        if not self._to_disk:
+            known = None  # `synced` says what was written, and no more
+        reached = mend(self.name, self._folder, known, to_disk=self._to_disk)
+        self._make_durable(reached.segment, self._open_segment(reached.segment))
+        if reached != records.written:
+            # The one who made the newest segment may have died before its name was durable.
+            sync_folder(self._folder)
+            self._head.set_written(reached)
+            self._tell_lost(records.written, reached)
+        self._head.set_synced(reached)
+        self._head.set_trust(Trust.SOUND, this_boot())
+        if reached != records.written or records.trust is not Trust.SOUND:
+            self._head.sync()
         return reached
 
+    def _records_or_rebuilt(self) -> Records:
+        """What the head says. If it is damaged: start over from the newest segment, and believe
+        nothing that the disk does not say."""
+        try:
+            return self._head.all()
+        except DamagedHeadError:
+            segments = list_segments(self._folder)
+        if not segments:
+            raise CorruptJournalError(self.name, "head", 0, "the journal has no segments")
+        log.warning("%s: its head was damaged; rebuilding it from its segments", self.name)
+        kept = Kept(segments[0], suspended=False)
+        self._head.set_kept(kept)
+        begin = Position(-1, 0, 0)
+        return Records(begin, begin, kept, Trust.DOUBTED, 0)
 
-def probe_head(name: str, folder: Path) -> Probe | None:
+    def _forget_cached(self, known: Position | None) -> None:
+        """What is behind the known durable position is then read from the disk."""
+        segments = list_segments(self._folder)
+        for segment in segments if known is not None else segments[-1:]:
+            if known is None or segment >= known.segment:
+                path = segment_path(self._folder, segment)
+                with explained("open", path):
+                    descriptor = os.open(path, os.O_RDWR)
+                try:
+                    self._make_durable(segment, descriptor)
+                    forget_cached(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _tell_lost(self, written: Position, reached: Position) -> None:
+        if not self._to_disk and reached.offset < written.offset:
+            log.error(
+                "%s: rows %d to %d are lost: the machine went down before they were on the disk. "
+                "This store has durability 'buffered', which is safe against killed processes "
+                "only. What is whole is kept; the rows' offsets will be given to others, so begin "
+                "again with whatever has read them",
+                self.name,
+                reached.offset,
+                written.offset - 1,
+            )
+
+
+def probe_head(name: str, folder: Path, *, to_disk: bool) -> Probe | None:
     """Probes a journal that is not open: one small file is read, and another's size. None if the
     two do not fit: then an append is under way, or the head is from before a power cut."""
     try:
-        descriptor = os.open(folder / "head", os.O_RDONLY)
+        with explained("open", folder / "head"):
+            descriptor = os.open(folder / "head", os.O_RDONLY)
     except FileNotFoundError:
         if is_journal(folder):
             return None
         raise UnknownJournalError(name) from None
     try:
         head = Head(descriptor)
-        return _probe(head) if is_sound(head, folder) else None
+        return _probe(head) if unrest(head, folder, to_disk=to_disk) is None else None
     finally:
         os.close(descriptor)
+
+
+def _open_head(path: Path) -> tuple[int, bool]:
+    """A descriptor, and whether it may be written: a store may be one to read only."""
+    try:
+        return os.open(path, os.O_RDWR), True
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        return os.open(path, os.O_RDONLY), False
 
 
 def _probe(head: Head) -> Probe:

@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.checksum import checksum
-from penstock.disk import sync_folder
+from penstock.disk import disk_error, explained, sync_folder
 from penstock.ids import Kind, Producer
 from penstock.journal.errors import CorruptJournalError
 from penstock.journal.file.durable import write_file
 from penstock.journal.frames import (
+    FRAME_ALIGNMENT,
     FRAME_HEADER,
+    FRAME_MAGIC,
     KIND_ACK,
     DamagedFrameError,
     FrameHeader,
@@ -126,7 +128,8 @@ class SegmentReader:
         """Behind the last frame that `frames` gave."""
         # Arrow's own file reads into Arrow's own memory, which is reused from step to step;
         # fresh memory for every step costs several times the read itself.
-        self._file = pa.OSFile(str(self._path), "rb")
+        with explained("read", self._path):
+            self._file = pa.OSFile(str(self._path), "rb")
 
     def close(self) -> None:
         self._file.close()
@@ -246,27 +249,66 @@ class SegmentReader:
         """The checked frame behind a header."""
         return self._frame(position, header, position + header.frame_bytes)
 
-    def scan(self, position: int, offset: int) -> tuple[int, int, str | None]:
+    def scan(self, position: int, offset: int) -> tuple[FramePlace, str | None]:
         """Walks the appends from a position to the end of the file or the first damage: gives the
-        position and row offset at the end of the last whole append, and what was wrong after it,
-        if anything."""
+        end of the last whole append, and what was wrong after it, if anything."""
         size = self.size()
         whole = (position, offset)
         while position < size:
             try:
                 header, _ = self._frame(position, self._header_at(position, offset, size), size)
             except CorruptJournalError as error:
-                return *whole, error.reason
+                return FramePlace(self._first_offset, *whole), error.reason
             offset = header.end_offset
             position += header.frame_bytes
             if not header.goes_on:
                 whole = (position, offset)
-        return *whole, None if whole == (position, offset) else "an append is cut short"
+        torn = None if whole == (position, offset) else "an append is cut short"
+        return FramePlace(self._first_offset, *whole), torn
+
+    def witness(self, damaged: FramePlace) -> FramePlace | None:
+        """The first frame behind a damaged place that was appended when the bytes there were
+        durable already. If there is one, they were acknowledged and are damaged since. If there
+        is none, they were perhaps never written: the power failed before they were synced."""
+        size = self.size()
+        for position in self._magics(damaged.position + FRAME_ALIGNMENT, size):
+            try:
+                header = decode_header(self._read(position, FRAME_HEADER.size).to_pybytes())
+            except DamagedFrameError:
+                continue
+            unsynced = header.unsynced_bytes_max or 0  # a frame that does not tell is believed
+            if header.first_offset > damaged.offset and position - unsynced > damaged.position:
+                return FramePlace(self._first_offset, position, header.first_offset)
+        return None
+
+    def _magics(self, position: int, size: int) -> Iterator[int]:
+        """Where a frame could begin."""
+        while position + FRAME_HEADER.size <= size:
+            step = self._read(position, _STEP_BYTES).to_pybytes()
+            at = step.find(FRAME_MAGIC)
+            while at >= 0:
+                if (position + at) % FRAME_ALIGNMENT == 0:
+                    yield position + at
+                at = step.find(FRAME_MAGIC, at + 1)
+            position += len(step) - len(FRAME_MAGIC) + 1 if len(step) > len(FRAME_MAGIC) else size
+
+    def bytes_at(self, position: int, size: int) -> Iterator[pa.Buffer]:
+        """As they are, unchecked."""
+        end = position + size
+        while position < end:
+            step = self._read(position, min(_STEP_BYTES, end - position))
+            if not step.size:
+                return
+            yield step
+            position += step.size
 
     def _read(self, position: int, size: int) -> pa.Buffer:
         """Up to `size` bytes from a position; fewer at the end of the file."""
-        self._file.seek(position)
-        return self._file.read_buffer(size)
+        try:
+            self._file.seek(position)
+            return self._file.read_buffer(size)
+        except OSError as error:
+            raise disk_error("read", self._path, error) from error
 
     def _large_header(self, position: int, offset: int, limit: int) -> FrameHeader | None:
         header = self._header_at(position, offset, limit)
@@ -275,8 +317,7 @@ class SegmentReader:
     def _header_at(self, position: int, offset: int, limit: int) -> FrameHeader:
         if position + FRAME_HEADER.size > limit:
             raise self._damaged(position, "a frame header is cut short")
-        self._file.seek(position)
-        data = self._file.read(FRAME_HEADER.size)
+        data = self._read(position, FRAME_HEADER.size).to_pybytes()
         if len(data) < FRAME_HEADER.size:
             raise self._damaged(position, "the file ends before its journal does")
         return self._frame_header(position, data, offset)

@@ -212,7 +212,7 @@ class FileStore(OpenStore):
     def probe(self, journal: str) -> Probe:
         if journal not in self._open:
             # Ten thousand journals are probed without opening each for good.
-            probe = probe_head(journal, self.folder_of(journal))
+            probe = probe_head(journal, self.folder_of(journal), to_disk=self._to_disk)
             if probe is not None:
                 return probe
         with self._journal(journal) as file:
@@ -321,6 +321,13 @@ class FileStore(OpenStore):
                 self._open.pop(victim).close()
                 self._in_use.pop(victim, None)
 
+    def _close_doubted(self) -> None:
+        """Journals whose sync failed are opened anew, and so read back from the disk."""
+        with self._lock:
+            idle = [name for name in self._open if not self._in_use.get(name)]
+            for name in [name for name in idle if self._open[name].is_doubted]:
+                self._open.pop(name).close()
+
     # Producers
 
     def open_ledger(self, name: str | None) -> FileLedger:
@@ -346,6 +353,7 @@ class FileStore(OpenStore):
         return list_aborts(self._root)
 
     def retire_dead(self) -> None:
+        self._close_doubted()
         now_s = time.time()
         for ledger in list_ledgers(self._root):
             if ledger.is_dead():
