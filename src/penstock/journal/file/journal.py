@@ -45,6 +45,7 @@ from penstock.journal.file.segment import (
     segment_path,
 )
 from penstock.journal.store import Appended, JournalBatch, Probe, Range, States
+from penstock.locks import LockHeldError
 from penstock.sequence import UNSEEN, Place, SequenceFaultError, sequence_batch, sequence_run
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ _WRITE_BUFFERS_MAX: Final = 512
 """Buffers in one gathered write; Linux takes 1,024 at most."""
 PLACES_MAX: Final = 64
 """Where reads of a journal ended, the latest: of as many who tail it, a hundred bytes each."""
+OPENING_SECONDS_MAX: Final = 0.2
+"""Appends take the lock for a millisecond; who opens a journal waits out a few."""
 _WAIT_STEP_S_MIN, _WAIT_STEP_S_MAX = 0.0005, 0.02
 
 log = logging.getLogger(__name__)
@@ -431,8 +434,16 @@ class JournalFile:
         except DamagedHeadError:
             synced = False
         if not synced or not is_sound(self._head, self._folder):
-            with self._append_lock, locked(self._head_descriptor):
-                self._written_and_sound(trust_unsynced=False)
+            try:
+                with self._append_lock, locked(self._head_descriptor, OPENING_SECONDS_MAX):
+                    self._written_and_sound(trust_unsynced=False)
+            except LockHeldError as held:
+                # Somebody is in the middle of an append, perhaps for long: what is behind `synced`
+                # is that one's, and whoever reads has no need of it.
+                try:
+                    self._head.all()
+                except DamagedHeadError:
+                    raise held from None
 
     def _written_and_sound(self, *, trust_unsynced: bool = True) -> Position:
         """The end of the journal, after mending what a killed process left behind it."""
