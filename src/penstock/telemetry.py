@@ -7,13 +7,12 @@ come a second late, and cost the feed nothing.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PenstockError
-from penstock.watch.encoding import plain
+from penstock.watch.encoding import plain, state_table
 from penstock.watch.loading import STATE_NAME, load_spark
 
 if TYPE_CHECKING:
@@ -141,7 +140,8 @@ class Tracing:
             if folder not in self._spans:
                 self._spans[folder] = FeedSpans(self._tracer, feed, self._since)
             try:
-                state = json.loads((folder / STATE_NAME).read_bytes())
+                path = folder / STATE_NAME
+                state = state_table(path.read_bytes(), str(path))
                 self._spans[folder].tell(state, [plain(each) for each in load_spark(folder)])
             except (OSError, ValueError, KeyError, TypeError, PenstockError):
                 continue  # not there, or not whole: others say so to people

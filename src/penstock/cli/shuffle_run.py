@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.disk import make_folder, sync_folder, write_new_file
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.sealed import sealed_json, unsealed_json
 from penstock.shuffle.parcels import PARCEL_FIELDS
 from penstock.shuffle.resume import NOTHING, Epoch, find_resume, load_record
 from penstock.shuffle.session.actor import MemberLostError
@@ -37,6 +38,7 @@ LOOK_SECONDS: Final = 0.2
 LAST_EPOCH_SECONDS_MAX: Final = 15.0
 POSITION_NAME: Final = "consumer.json"
 _FORMAT: Final = 1
+_OLD_MEMBERS: Final = ("format", "of", "epoch", "holdings")
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class Position:
                 )
             return position
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = unsealed_json(str(path), path.read_bytes(), _OLD_MEMBERS)
             if found["format"] != _FORMAT:
                 raise ValueError(f"its format is {found['format']}")
             for name, value in of.items():
@@ -110,7 +112,7 @@ class Position:
         make_folder(self.folder)
         temporary = self.folder / f".{POSITION_NAME}"
         temporary.unlink(missing_ok=True)
-        write_new_file(temporary, [json.dumps(text, indent=2).encode()])
+        write_new_file(temporary, [sealed_json(text)])
         temporary.rename(self.folder / POSITION_NAME)
         sync_folder(self.folder)
 

@@ -8,14 +8,16 @@ leader before it, should it still be about, finds the only epoch it could decide
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
+import logging
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.epoch.fields import clock, fields_of, number, numbers, string
-from penstock.errors import ConfigurationError, CorruptStorageError, FencedError
+from penstock.epoch.fields import clock, number, numbers, string
+from penstock.errors import ConfigurationError, CorruptStorageError, FencedError, PenstockError
+from penstock.sealed import DamagedFileError, is_sealed, sealed_json, unsealed_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +28,11 @@ LISTINGS_MAX: Final = 100
 """How often records are listed again because one was deleted meanwhile. A leader deletes some once
 in many epochs: twice in a row is rare already."""
 
+_OLD_MEMBERS: Final = (
+    "epoch", "verdict", "term", "decider", "members", "watermark", "reason",
+)  # fmt: skip
+_WAY_OUT: Final = "restore it from a copy: without it nobody knows whether this epoch was committed"
+_LOG: Final = logging.getLogger(__name__)
 _PREFIX: Final = "decisions/"
 _DIGITS: Final = 20
 """Of an epoch in a record's name: enough for 64 bits, so that names sort as numbers do."""
@@ -58,12 +65,13 @@ class Decision:
         return self.verdict is Verdict.COMMIT
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return sealed_json(asdict(self))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Decision:
+    def from_bytes(cls, data: bytes, name: str = "a decision record") -> Decision:
+        """The name is for the error."""
+        fields = unsealed_json(name, data, _OLD_MEMBERS, _WAY_OUT)
         try:
-            fields = fields_of(data)
             return cls(
                 epoch=number(fields["epoch"]),
                 verdict=Verdict(fields["verdict"]),
@@ -74,9 +82,7 @@ class Decision:
                 reason=string(fields["reason"]),
             )
         except (ValueError, KeyError) as error:
-            raise CorruptStorageError(
-                f"a decision record cannot be read ({error!r}): {data[:200]!r}"
-            ) from error
+            raise DamagedFileError(name, f"it is no decision ({error!r})", _WAY_OUT) from error
 
 
 class DecisionLog:
@@ -123,8 +129,18 @@ class DecisionLog:
         return self.decide(abort)
 
     def read(self, epoch: int) -> Decision | None:
-        data = self._records.read(_name(epoch))
-        return None if data is None else Decision.from_bytes(data)
+        name = _name(epoch)
+        data = self._records.read(name)
+        if data is None:
+            return None
+        shown = self._records.shown(name)
+        decision = Decision.from_bytes(data, shown)
+        if decision.epoch != epoch:
+            raise DamagedFileError(shown, f"it is of epoch {decision.epoch}", _WAY_OUT)
+        if not is_sealed(data):
+            with contextlib.suppress(PenstockError):  # whoever may only read leaves it
+                self._records.replace(name, decision.to_bytes())
+        return decision
 
     def newest(self) -> Decision | None:
         for _ in range(LISTINGS_MAX):
@@ -138,9 +154,16 @@ class DecisionLog:
         """All that are on record, ascending. One that is gone was deleted since it was listed:
         then the list is too old to tell which is the newest."""
         for _ in range(LISTINGS_MAX):
-            found = [self.read(epoch) for epoch in self.epochs()]
+            epochs, damaged = self.epochs(), {}
+            found = []
+            for epoch in epochs:
+                try:
+                    found.append(self.read(epoch))
+                except DamagedFileError as damage:
+                    damaged[epoch] = damage
             decisions = [decision for decision in found if decision is not None]
             if len(decisions) == len(found):
+                _refuse_needed(decisions, damaged)
                 return decisions
         raise _vanishing()
 
@@ -170,6 +193,16 @@ def prunable(decisions: Iterable[Decision], finished: int) -> list[int]:
         for decision in ascending
         if decision.epoch <= finished and decision.epoch not in kept
     ]
+
+
+def _refuse_needed(decisions: Iterable[Decision], damaged: dict[int, DamagedFileError]) -> None:
+    """Below the newest commit nobody asks any more what an epoch was. Above it, one that cannot be
+    read may be a newer commit."""
+    newest = max((each.epoch for each in decisions if each.is_commit), default=0)
+    for epoch, damage in damaged.items():
+        if epoch > newest:
+            raise damage
+        _LOG.warning("%s; a later epoch is committed, so it is passed over", damage)
 
 
 def _vanishing() -> CorruptStorageError:

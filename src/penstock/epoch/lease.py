@@ -11,13 +11,14 @@ it happens (a leader that was paused does not know that it was) are the decision
 
 from __future__ import annotations
 
-import json
+import logging
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.epoch.fields import boolean, fields_of, number, seconds, string
-from penstock.errors import ConfigurationError, CorruptStorageError
+from penstock.epoch.fields import boolean, number, seconds, string
+from penstock.errors import ConfigurationError
+from penstock.sealed import DamagedFileError, sealed_json, unsealed_json
 
 if TYPE_CHECKING:
     from penstock.epoch.records import Records
@@ -28,6 +29,8 @@ RENEWALS: Final = 3
 """In the time of a lease: two of them may fail."""
 RECORDS_KEPT: Final = 4
 
+_OLD_MEMBERS: Final = ("number", "term", "member", "instance", "seconds", "released")
+_LOG: Final = logging.getLogger(__name__)
 _PREFIX: Final = "lease/"
 _DIGITS: Final = 20
 
@@ -46,12 +49,13 @@ class LeaseRecord:
     """Given back: the next one need not wait."""
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return sealed_json(asdict(self))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> LeaseRecord:
+    def from_bytes(cls, data: bytes, name: str = "a lease record") -> LeaseRecord:
+        """The name is for the error."""
+        fields = unsealed_json(name, data, _OLD_MEMBERS)
         try:
-            fields = fields_of(data)
             return cls(
                 number=number(fields["number"]),
                 term=number(fields["term"]),
@@ -61,9 +65,7 @@ class LeaseRecord:
                 released=boolean(fields["released"]),
             )
         except (ValueError, KeyError) as error:
-            raise CorruptStorageError(
-                f"a lease record cannot be read ({error!r}): {data[:200]!r}"
-            ) from error
+            raise DamagedFileError(name, f"it is no lease ({error!r})") from error
 
 
 class Lease:
@@ -137,12 +139,32 @@ class Lease:
         return self._takes_over or record.released or now - self._seen_at >= record.seconds
 
     def _look(self, now: float) -> LeaseRecord | None:
-        names = self._records.names(_PREFIX)
-        data = self._records.read(names[-1]) if names else None
-        newest = None if data is None else LeaseRecord.from_bytes(data)
+        newest = self._newest()
         if newest != self._seen:
             self._seen, self._seen_at = newest, now
         return newest
+
+    def _newest(self) -> LeaseRecord | None:
+        """In place of one that is damaged stands one that nobody holds: it is waited out like any
+        other. A term rises by one with a record, or not at all, so its term is not above that."""
+        damages = []
+        for name in reversed(self._records.names(_PREFIX)):
+            data = self._records.read(name)
+            if data is None:
+                return None  # deleted since it was listed
+            try:
+                record = LeaseRecord.from_bytes(data, self._records.shown(name))
+            except DamagedFileError as damage:
+                _LOG.warning("%s; it is waited out", damage)
+                damages.append(damage)
+                continue
+            if not damages:
+                return record
+            number, term = record.number + len(damages), record.term + len(damages)
+            return replace(record, number=number, term=term, instance="", released=False)
+        if damages:
+            raise damages[0]
+        return None
 
     def _take(self, newest: LeaseRecord | None, now: float) -> int | None:
         """`now` is from before the newest record was looked at: the lease counts from then."""

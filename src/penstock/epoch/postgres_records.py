@@ -28,6 +28,7 @@ _CREATE: Final = """
     INSERT INTO penstock.records (cluster, name, value) VALUES (%s, %s, %s)
     ON CONFLICT DO NOTHING RETURNING true
 """
+_REPLACE: Final = "UPDATE penstock.records SET value = %s WHERE cluster = %s AND name = %s"
 _READ: Final = "SELECT value FROM penstock.records WHERE cluster = %s AND name = %s"
 # No UTF-8 text has the byte FF: every name with the prefix is below the prefix and FF.
 _NAMES: Final = """
@@ -60,6 +61,13 @@ class PostgresRecords:
     def read(self, name: str) -> bytes | None:
         rows = self._session.run(f"read the record {name!r}", _READ, self._cluster, _encoded(name))
         return bytes(rows[0][0]) if rows else None
+
+    def replace(self, name: str, value: bytes) -> None:
+        doing = f"replace the record {name!r}"
+        self._session.run(doing, _REPLACE, value, self._cluster, _encoded(name))
+
+    def shown(self, name: str) -> str:
+        return f"the record {name} of cluster {self._cluster} in PostgreSQL"
 
     def names(self, prefix: str = "") -> list[str]:
         rows = self._session.run(

@@ -25,6 +25,13 @@ class Records(Protocol):
     def read(self, name: str) -> bytes | None:
         """A record, or None if there is none."""
 
+    def replace(self, name: str, value: bytes) -> None:
+        """Puts a newer form of a record in place of it, which says the same: the only change that a
+        record ever sees. If it is deleted at the same time, it may stay."""
+
+    def shown(self, name: str) -> str:
+        """Which record this is, for errors: a path, where there is one."""
+
     def names(self, prefix: str = "") -> list[str]:
         """The names that begin so, sorted."""
 

@@ -15,12 +15,18 @@ journals, and with it what the same producer committed there after it. These are
 
 In step 2 the touches come first: read the other way round, a transaction could be over by the
 time its touches are read, and its ACKs be looked for too late in the journal.
+
+Of a producer whose ledger is damaged the journals tell enough. What it had committed anywhere
+before step 1 is, by step 3, acknowledged in all of its journals, or one of them has its span open:
+documents are durable before a commit is. A producer does one thing after the other, so all that it
+committed before the first document of that span is whole, and only what comes later is hidden.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -29,18 +35,25 @@ import numpy as np
 from penstock.errors import ConfigurationError
 from penstock.frontier import Frontier, describe_unresolved, from_json
 from penstock.ids import CLOCK_MAX, CLOCK_NONE, Kind, clock_from_datetime
-from penstock.journal.errors import OffsetDroppedError, ProducerFencedError
+from penstock.journal.errors import (
+    DamagedLedgerError,
+    OffsetDroppedError,
+    ProducerFencedError,
+)
+from penstock.journal.progress import first_clock_open, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.journal.store import JournalStore, ProducerRecord
+    from penstock.journal.store import JournalStore, Probe, ProducerRecord, States
 
 AsOf: TypeAlias = datetime.datetime | Frontier | None
 """A moment, a frontier, or everything there is."""
 
 _TRIES_MAX: Final = 3
 """Retention drops a segment now and then; not three times within one cut."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +96,11 @@ def _take_cut(
     if isinstance(as_of, Frontier):
         return [_at_frontier(store, journal, as_of, binding) for journal in listed()]
     commit_max = CLOCK_MAX if as_of is None else clock_from_datetime(as_of)
-    heads = {journal: store.probe(journal).write_head for journal in listed()}  # step 1
-    known = _records(store)  # step 2
+    first = {journal: store.probe(journal) for journal in listed()}  # step 1
+    known, damaged = _records(store)  # step 2
     probes = {journal: store.probe(journal) for journal in listed()}  # step 3
     completed = {record.producer.int64: record.completed for record in known if not record.settled}
-    strangers = {ledger.producer.int64 for ledger in store.ledgers()}
+    strangers = {ledger.producer.int64 for ledger in store.ledgers()} - damaged
     strangers -= {record.producer.int64 for record in known}
     completed.update(dict.fromkeys(strangers, CLOCK_NONE))
     touched: dict[str, int] = {}
@@ -95,12 +108,15 @@ def _take_cut(
         decided = () if record.decision is None else record.decision.touches
         for touch in (*record.touches, *decided):
             touched[touch.journal] = min(touch.offset, touched.get(touch.journal, touch.offset))
+    provable = _provable(store, damaged, first, probes)
     cuts = []
     for journal, probe in probes.items():  # step 4
-        begin = min(heads.get(journal, 0), touched.get(journal, probe.write_head))
+        head = first[journal].write_head if journal in first else 0
+        begin = min(head, touched.get(journal, probe.write_head))
         begin = max(begin, probe.first_kept)
         hidden = _hidden_from(store, journal, begin, probe.write_head, completed)
         limits = {producer: min(clock - 1, commit_max) for producer, clock in hidden.items()}
+        limits |= {producer: min(clock, commit_max) for producer, clock in provable.items()}
         cuts.append(JournalCut(journal, probe.first_kept, probe.write_head, commit_max, limits))
     return cuts
 
@@ -138,13 +154,46 @@ def _at_frontier(store: JournalStore, journal: str, frontier: Frontier, binding:
     return JournalCut(journal, probe.first_kept, probe.write_head, CLOCK_NONE, limits)
 
 
-def _records(store: JournalStore) -> list[ProducerRecord]:
-    records = []
+def _records(store: JournalStore) -> tuple[list[ProducerRecord], set[int]]:
+    """What the ledgers say, and the producers whose ledger is damaged and not settled."""
+    records, damaged = [], set()
     for ledger in store.ledgers():
-        # One that is forgotten just now was settled long ago: it is acknowledged everywhere.
-        with contextlib.suppress(ProducerFencedError):
+        try:
             records.append(ledger.record())
-    return records
+        except ProducerFencedError:
+            pass  # forgotten just now, and settled long ago: it is acknowledged everywhere
+        except DamagedLedgerError as damage:
+            if not damage.known.is_settled:
+                log.warning("%s", damage)
+                damaged.add(ledger.producer.int64)
+    return records, damaged
+
+
+def _provable(
+    store: JournalStore,
+    producers: set[int],
+    first: Mapping[str, Probe],
+    probes: Mapping[str, Probe],
+) -> dict[int, int]:
+    """Up to which clock the journals themselves prove that a producer's commits are whole."""
+    if not producers:
+        return {}
+    found = dict.fromkeys(producers, CLOCK_NONE)
+    for journal, probe in first.items():
+        states = _states(store, journal, probe)
+        for producer in producers & states.keys():
+            found[producer] = max(found[producer], states[producer].last_commit)
+    for journal, probe in probes.items():
+        states = _states(store, journal, probe)
+        for producer in producers & states.keys():
+            begun = first_clock_open(store, journal, producer, states[producer])
+            if begun is not None:
+                found[producer] = min(found[producer], begun - 1)
+    return found
+
+
+def _states(store: JournalStore, journal: str, probe: Probe) -> States:
+    return states_of(store, JournalCut(journal, probe.first_kept, probe.write_head))
 
 
 def _hidden_from(

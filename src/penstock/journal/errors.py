@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.disk import DiskError
@@ -120,21 +121,6 @@ class SyncFailedError(DiskError):
         )
 
 
-class BusyJournalError(PenstockError):
-    """Another process has been looking for the journal's end for too long. See what stops it."""
-
-    def __init__(self, journal: str, path: str, waited_seconds: float) -> None:
-        super().__init__(journal, path, waited_seconds)
-        self.journal, self.path, self.waited_seconds = journal, path, waited_seconds
-
-    def __str__(self) -> str:
-        return (
-            f"{self.journal}: another process is looking for its end after a crash, and was not "
-            f"done in {self.waited_seconds:g} s; it holds {self.path}. Find it with "
-            f"`fuser {self.path}`, let it go on or end it, then try again"
-        )
-
-
 class CorruptJournalError(CorruptStorageError):
     """Bytes of a journal are not what was written. Restore the store, or salvage what is whole."""
 
@@ -173,4 +159,33 @@ class ProducerFencedError(LocalProtocolError):
         return (
             f"producer {self.producer} was fenced, closed or forgotten and cannot write again; "
             "its committed documents stand. Open a new producer"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMarks:
+    """What a ledger tells by which of its files are there, whatever is in them."""
+
+    is_retired: bool
+    """The producer may write no more."""
+    is_decided: bool
+    """A commit was decided, and perhaps not carried out."""
+    is_settled: bool
+    """Nothing is in flight any more."""
+
+
+class DamagedLedgerError(CorruptStorageError):
+    """A file of a producer's ledger is not what was written, or is missing. Other producers and the
+    journals are not concerned. Once the producer's process has ended, `recover()` settles what it
+    had in flight from what the journals hold."""
+
+    def __init__(self, producer: str, file: str, reason: str, known: LedgerMarks) -> None:
+        super().__init__(producer, file, reason, known)
+        self.producer, self.file, self.reason, self.known = producer, file, reason, known
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file} is damaged: {self.reason}. It is of producer {self.producer}; when that "
+            "one's process has ended, `penstock recover` settles its transaction from what the "
+            "journals hold, and until then the transaction stays hidden"
         )

@@ -10,7 +10,14 @@ from penstock.errors import PenstockError
 from penstock.journal.cut import take_cut
 from penstock.journal.producer import OpenProducer
 from penstock.journal.progress import frontier_of
-from penstock.journal.recovery import OpenTransaction, abort, fence, find_open, recover
+from penstock.journal.recovery import (
+    OpenTransaction,
+    abort,
+    fence,
+    find_open,
+    recover,
+    recover_at_once,
+)
 from penstock.journal.store import Abort, JournalStore
 
 if TYPE_CHECKING:
@@ -34,14 +41,15 @@ class OpenStore(JournalStore):
 
     def recover(self) -> list[Producer]:
         """Finishes what dead producers left: decided transactions are acknowledged everywhere,
-        undecided ones rolled back. Gives the producers that had something in flight."""
-        return recover(self)
+        undecided ones rolled back. Gives the producers that had something in flight. One that
+        cannot be settled now holds up none of the others, and is logged."""
+        return recover(self).settled
 
     def recover_if_possible(self) -> None:
         """Before a read: what dead producers decided is to be seen. Where that cannot be (the store
-        may be read-only), it stays hidden, whole."""
+        may be read-only) or would have to wait for somebody, it stays hidden, whole."""
         try:
-            recover(self)
+            recover_at_once(self)
         except (OSError, PenstockError) as error:
             log.warning("%s: reading without recovery: %s", self.url, error)
 

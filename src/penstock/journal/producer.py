@@ -16,9 +16,9 @@ import numpy as np
 
 from penstock.errors import LocalProtocolError
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, CLOCK_TICK, Kind, clock_from_unix
-from penstock.journal.errors import ProducerFencedError
+from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.frames import Payload, encode_documents
-from penstock.journal.recovery import fence, recover
+from penstock.journal.recovery import recover_at_once, settle
 from penstock.journal.rows import conform, split_by_journal
 from penstock.journal.transaction import Transaction
 
@@ -69,17 +69,27 @@ class OpenProducer:
 
     @classmethod
     def open(cls, store: JournalStore, name: str | None) -> OpenProducer:
-        recover(store)
+        recover_at_once(store)
         if name is None:
             return cls(store, store.open_ledger(None))
-        with store.naming():
+        # Under the lock of the name nothing is waited for: who held it before is only fenced. It is
+        # settled afterwards, which needs the journals that it had touched.
+        with store.naming(name):
             ledger = store.open_ledger(name)
-            for other in store.ledgers():
-                with contextlib.suppress(ProducerFencedError):  # forgotten just now
-                    record = other.record()
-                    if record.name == name and other.producer != ledger.producer:
-                        fence(store, other)
-        return cls(store, ledger)
+            opened = cls(store, ledger)
+            try:
+                earlier = _retire_others(store, ledger, name)
+            except BaseException:
+                opened.close()
+                raise
+        try:
+            for other in earlier:
+                with contextlib.suppress(ProducerFencedError):  # settled and forgotten just now
+                    settle(store, other)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     @property
     def id(self) -> Producer:
@@ -139,7 +149,8 @@ class OpenProducer:
             if self._transaction is not None:
                 self._transaction.rollback()
             self._closed = True
-            with contextlib.suppress(ProducerFencedError):  # fenced, and forgotten long ago
+            # Fenced, and forgotten long ago; or damaged, and left to recovery.
+            with contextlib.suppress(ProducerFencedError, DamagedLedgerError):
                 record = self._ledger.record()
                 if record.decision is None and not record.touches:
                     self._ledger.settle()
@@ -205,3 +216,24 @@ class OpenProducer:
     def _check_usable(self) -> None:
         if self._closed:
             raise ProducerFencedError(str(self.id))
+
+
+def _retire_others(store: JournalStore, ledger: ProducerLedger, name: str) -> list[ProducerLedger]:
+    """The earlier producers of a name, which can write no more from here on."""
+    retired = []
+    for other in store.ledgers():
+        if other.producer != ledger.producer and _is_named(other, name):
+            other.retire()
+            retired.append(other)
+    return retired
+
+
+def _is_named(ledger: ProducerLedger, name: str) -> bool:
+    try:
+        return ledger.name() == name
+    except ProducerFencedError:
+        return False  # forgotten just now
+    except DamagedLedgerError as damage:
+        if damage.known.is_retired:
+            return False  # whoever it was writes no more
+        raise  # it lives, and may be the one that has this name

@@ -19,6 +19,7 @@ from penstock.frontier import (
     reduce,
 )
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Kind, Producer
+from penstock.journal.errors import OffsetDroppedError
 from penstock.sequence import Outcome, ProducerState, sequence_batch
 
 if TYPE_CHECKING:
@@ -56,6 +57,23 @@ def frontier_of(store: JournalStore, cuts: Sequence[JournalCut], binding: int = 
 def states_of(store: JournalStore, cut: JournalCut) -> States:
     """Where each producer stands at the end of a journal's cut."""
     return _progress(store, cut)[0]
+
+
+def first_clock_open(
+    store: JournalStore, journal: str, producer: int, state: ProducerState
+) -> int | None:
+    """The clock of the first document of the span that a producer has open in a journal; or one
+    before it, if retention has dropped that document. None if it has none open."""
+    if not state.max_continue:
+        return None
+    try:
+        for batch in store.read(journal, state.offset, columns=()):
+            ours = (batch.producers == producer) & (batch.flags & Kind.CONTINUE != 0)
+            if ours.any():
+                return int(batch.clocks[ours][0])
+    except OffsetDroppedError:
+        pass
+    return state.last_commit + 1
 
 
 def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]:

@@ -1,36 +1,51 @@
-"""Finishing what producers left behind: who finds a decision follows it."""
+"""Finishing what producers left behind: who finds a decision follows it.
+
+Of a ledger that is damaged two things are left: whether a decision is there, whatever it says, and
+the journals. All spans that a producer has open belong to its one transaction. If a decision is
+there, or one of the journals has the commit already, the transaction was committed, and the others
+are acknowledged; if not, nobody has ever seen it, and it is rolled back.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+import logging
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from penstock.ids import Kind, clock_to_unix
+from penstock.errors import CorruptStorageError, PenstockError
+from penstock.ids import CLOCK_NONE, CLOCK_TICK, Kind, clock_to_unix
 from penstock.journal.cut import JournalCut
 from penstock.journal.errors import (
+    DamagedLedgerError,
     NothingToAbortError,
     OffsetDroppedError,
     ProducerFencedError,
     UnknownJournalError,
 )
-from penstock.journal.progress import states_of
-from penstock.journal.store import Abort, Touch
+from penstock.journal.progress import first_clock_open, states_of
+from penstock.journal.store import Abort, Decision, Touch
 from penstock.journal.transaction import acknowledge, roll_back
+from penstock.locks import LockHeldError, locking_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.ids import Producer
-    from penstock.journal.store import JournalStore, ProducerLedger
+    from penstock.journal.store import JournalStore, ProducerLedger, ProducerRecord
+    from penstock.sequence import ProducerState
 
 Outcome: TypeAlias = Literal["committed", "rolled back"]
 """Of what a producer had in flight."""
 NOTHING_OPEN: Final = "nothing was open"
 """The outcome of an abort that came too late."""
+PASSING_SECONDS_MAX: Final = 0.2
+"""For locks, of who settles dead producers on its way to something else."""
 SINCE_SECONDS_SLACK: Final = 0.001
 """Clocks are finer than floats of seconds; and nobody opens two transactions, one of which
 somebody has seen, within this."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +58,65 @@ class OpenTransaction:
     """Seconds of the wall clock: its first row that is durable in these, or one after it."""
 
 
-def recover(store: JournalStore) -> list[Producer]:
-    """Settles every producer whose process is gone; gives those that had something in flight.
+@dataclass(slots=True)
+class Recovery:
+    """What became of producers whose process is gone."""
+
+    settled: list[Producer] = field(default_factory=list)
+    """Those that had something in flight."""
+    left: dict[Producer, PenstockError] = field(default_factory=dict)
+    """Those that cannot be settled now, and why. What they have in flight stays hidden."""
+
+
+def recover(store: JournalStore) -> Recovery:
+    """Settles every producer whose process is gone. One that cannot be settled, because something
+    of it is damaged or held by a process that was paused, holds up none of the others.
 
     Safe at any time and by any number of processes at once: a repeated ACK is a duplicate.
     """
     store.retire_dead()
-    settled = []
+    found = Recovery()
     for ledger in store.ledgers():
         try:
-            record = ledger.record()
+            if _is_left(ledger) and _settle(store, ledger):
+                found.settled.append(ledger.producer)
         except ProducerFencedError:
             continue  # settled and forgotten meanwhile
-        if record.retired and not record.settled and _settle(store, ledger):
-            settled.append(record.producer)
-    return settled
+        except (CorruptStorageError, LockHeldError) as error:
+            log.warning("producer %s cannot be settled: %s", ledger.producer, error)
+            found.left[ledger.producer] = error
+    return found
+
+
+def recover_at_once(store: JournalStore) -> Recovery:
+    """The same by whoever comes by: what has to wait for somebody is left to others."""
+    with locking_within(PASSING_SECONDS_MAX):
+        return recover(store)
+
+
+def _is_left(ledger: ProducerLedger) -> bool:
+    """Whether a producer is retired and not settled."""
+    try:
+        record = ledger.record()
+    except DamagedLedgerError as damage:
+        return damage.known.is_retired and not damage.known.is_settled
+    return record.retired and not record.settled
 
 
 def fence(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
     """Ends a producer for good, alive or not: first it can do no more, then it is settled. Gives
     what became of a transaction that it had in flight."""
     ledger.retire()
-    return None if ledger.record().settled else _settle(store, ledger)
+    return settle(store, ledger)
+
+
+def settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
+    """Of a retired producer."""
+    try:
+        settled = ledger.record().settled
+    except DamagedLedgerError as damage:
+        settled = damage.known.is_settled
+    return None if settled else _settle(store, ledger)
 
 
 def find_open(store: JournalStore, producer: Producer) -> OpenTransaction:
@@ -119,29 +171,41 @@ def _find(store: JournalStore, producer: Producer) -> _Found:
     name = None
     if ledger is not None:
         with contextlib.suppress(ProducerFencedError):  # settled and forgotten meanwhile
-            record = ledger.record()
+            try:
+                record = ledger.record()
+            except DamagedLedgerError:
+                return _Found(ledger, None, _open_spans(store, producer))
             touches = record.decision.touches if record.decision is not None else record.touches
             if touches and not record.settled:
                 return _Found(ledger, record.name, touches)
             if not record.settled:
                 raise NothingToAbortError(str(producer))
             name = record.name
-    left = tuple(_left_open(store, producer))
+    # Spans that nobody will close: a power cut took what was noted of them, and kept their rows.
+    left = _open_spans(store, producer)
     if not left:
         raise NothingToAbortError(str(producer))
     return _Found(None, name, left)
 
 
-def _left_open(store: JournalStore, producer: Producer) -> Iterator[Touch]:
-    """Spans that nobody will close: a power cut took what was noted of them, and kept their rows.
-    Nobody writes as this producer any more."""
+def _open_spans(store: JournalStore, producer: Producer) -> tuple[Touch, ...]:
+    """As the journals themselves tell. Nobody writes as this producer any more."""
+    return tuple(
+        Touch(journal, state.offset, state.last_commit)
+        for journal, state in _states_of(store, producer)
+        if state.max_continue
+    )
+
+
+def _states_of(store: JournalStore, producer: Producer) -> Iterator[tuple[str, ProducerState]]:
+    """Where the producer stands, in each journal that has rows of it."""
     for collection in store.collections():
         for journal in store.journals(collection):
             probe = store.probe(journal.name)
             whole = JournalCut(journal.name, probe.first_kept, probe.write_head)
             state = states_of(store, whole).get(producer.int64)
-            if state is not None and state.max_continue:
-                yield Touch(journal.name, state.offset, state.last_commit)
+            if state is not None:
+                yield journal.name, state
 
 
 def _is_same(
@@ -183,17 +247,57 @@ def _first_clock(store: JournalStore, producer: Producer, touch: Touch) -> int |
 def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
     """Carries a retired producer's decision out, or rolls its open transaction back."""
     ledger.confirm()
-    record = ledger.record()
-    outcome: Outcome | None = None
-    if record.decision is not None:
-        acknowledge(store, record.producer, record.decision, None)
-        ledger.complete()
-        outcome = "committed"
-    elif record.touches:
-        # If the crash came after completing, before clearing, this finds no open span, and the
-        # ACKs are duplicates that change nothing.
-        roll_back(store, record.producer, record.touches, None)
-        outcome = "committed" if record.is_carried_out else "rolled back"
+    try:
+        record = ledger.record()
+    except DamagedLedgerError as damage:
+        outcome = _settle_by_journals(store, ledger.producer, is_decided=damage.known.is_decided)
+        log.warning("producer %s: %s; %s", ledger.producer, damage, outcome or "nothing was open")
+    else:
+        outcome = _settle_by_record(store, record)
+    ledger.complete()
     ledger.clear()
     ledger.settle()
     return outcome
+
+
+def _settle_by_record(store: JournalStore, record: ProducerRecord) -> Outcome | None:
+    if record.decision is not None:
+        acknowledge(store, record.producer, record.decision, None)
+        return "committed"
+    if not record.touches:
+        return None
+    # If the crash came after completing, before clearing, this finds no open span, and the
+    # ACKs are duplicates that change nothing.
+    roll_back(store, record.producer, record.touches, None)
+    return "committed" if record.is_carried_out else "rolled back"
+
+
+def _settle_by_journals(
+    store: JournalStore, producer: Producer, *, is_decided: bool
+) -> Outcome | None:
+    """See above. A producer does nothing else while a transaction is open: what it committed after
+    the first document of one is that transaction."""
+    states = dict(_states_of(store, producer))
+    opened = {journal: state for journal, state in states.items() if state.max_continue}
+    if not opened:
+        return "committed" if is_decided else None
+    touches = tuple(
+        Touch(journal, state.offset, state.last_commit) for journal, state in opened.items()
+    )
+    begun = min(
+        clock
+        for journal, state in opened.items()
+        if (clock := first_clock_open(store, journal, producer.int64, state)) is not None
+    )
+    committed = max(state.last_commit for state in states.values())
+    if committed < begun:
+        committed = CLOCK_NONE
+    if not is_decided and not committed:
+        roll_back(store, producer, touches, None)
+        return "rolled back"
+    clock = committed or max(state.max_continue for state in opened.values()) + CLOCK_TICK
+    heard = tuple(
+        Touch(journal, 0, clock) for journal, state in states.items() if state.last_commit == clock
+    )
+    acknowledge(store, producer, Decision(clock, touches + heard), None)
+    return "committed"

@@ -157,7 +157,13 @@ class ProducerLedger(abc.ABC):
     producer: Producer
 
     @abc.abstractmethod
-    def record(self) -> ProducerRecord: ...
+    def record(self) -> ProducerRecord:
+        """ProducerFencedError if it was settled and forgotten; DamagedLedgerError if a part of it
+        cannot be read."""
+
+    @abc.abstractmethod
+    def name(self) -> str | None:
+        """That it was opened with, if any. The same errors as of `record`."""
 
     @abc.abstractmethod
     def check_open(self) -> None:
@@ -270,8 +276,8 @@ class JournalStore(abc.ABC):
         """Registers a new producer, alive as long as this process is."""
 
     @abc.abstractmethod
-    def naming(self) -> contextlib.AbstractContextManager[None]:
-        """Held while a producer's name changes hands."""
+    def naming(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Held while this name of producers changes hands."""
 
     @abc.abstractmethod
     def ledgers(self) -> list[ProducerLedger]:

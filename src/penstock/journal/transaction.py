@@ -24,7 +24,11 @@ from penstock.errors import (
     LocalProtocolError,
     PenstockError,
 )
-from penstock.journal.errors import ProducerFencedError, UnknownJournalError
+from penstock.journal.errors import (
+    DamagedLedgerError,
+    ProducerFencedError,
+    UnknownJournalError,
+)
 from penstock.journal.frames import Ack, encode_ack
 from penstock.journal.store import Decision, JournalStore, ProducerLedger, Touch
 
@@ -138,14 +142,17 @@ class Transaction:
         except CommitStateUnknownError:
             self._leave_to_recovery()
             raise
-        except (CommitFailedError, OSError) as error:
-            with contextlib.suppress(OSError):  # recover() rolls back what could not be here
+        except LocalProtocolError:
+            raise  # in a forked child: the transaction is its parent's
+        except (PenstockError, OSError) as error:
+            # Where even that fails, the producer ends with it, and recovery rolls back.
+            with contextlib.suppress(PenstockError, OSError):
                 self.rollback()
             if isinstance(error, CommitFailedError):
                 raise
             raise CommitFailedError(
                 f"the transaction's documents could not be made durable: {error}. It is rolled "
-                "back, if not now then by recover(); mend the disk and run it again"
+                "back, if not now then by recover(); mend what is named and run it again"
             ) from error
         self._over = True
         try:
@@ -181,7 +188,7 @@ class Transaction:
             return
         self._over = True
         try:
-            if self._ledger.record().decision is not None:
+            if self._is_decided():
                 # Interrupted just when the commit became true: it is not to be taken back.
                 self._ledger.retire()
                 return
@@ -196,6 +203,12 @@ class Transaction:
             raise
         finally:
             self._end(None)
+
+    def _is_decided(self) -> bool:
+        try:
+            return self._ledger.record().decision is not None
+        except DamagedLedgerError as damage:
+            return damage.known.is_decided  # all else is known here
 
     def __enter__(self) -> Transaction:
         return self

@@ -8,12 +8,14 @@ its assignment: the next one is made from that of the newest epoch, whose queues
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.errors import CorruptStorageError
+from penstock.errors import ConfigurationError, CorruptStorageError, PenstockError
 from penstock.routing import Assignment, assign
+from penstock.sealed import DamagedFileError, is_sealed, sealed_json, unsealed_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "assignments/"
 _FORMAT: Final = 1
+_OLD_MEMBERS: Final = ("format", "after", "assignment")
+_WAY_OUT: Final = (
+    "restore it from a copy: without it nobody knows which member's queue has which rows. Or begin "
+    "with a new checkpoint or folder: all documents are read again then"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +69,28 @@ def _decide(place: Storage, made: Assignment, newest: int) -> Assigned:
 def _newest_first(place: Storage) -> Iterator[Assigned]:
     for name in sorted(place.names(_FOLDER), reverse=True):
         data = place.read(name)
-        if data is not None:
-            yield decode_assigned(name, data)
+        if data is None:
+            continue
+        assigned = decode_assigned(place.shown(name), data)
+        if not is_sealed(data):
+            with contextlib.suppress(PenstockError):
+                place.replace(name, _encode(assigned))
+        yield assigned
 
 
 def _encode(assigned: Assigned) -> bytes:
     assignment = json.loads(assigned.assignment.to_json())
-    return json.dumps(
-        {"format": _FORMAT, "after": assigned.after, "assignment": assignment}
-    ).encode()
+    return sealed_json({"format": _FORMAT, "after": assigned.after, "assignment": assignment})
 
 
 def decode_assigned(name: str, data: bytes) -> Assigned:
     """What a record says. The name is for the error."""
+    fields = unsealed_json(name, data, _OLD_MEMBERS, _WAY_OUT)
     try:
-        fields: dict[str, Any] = json.loads(data)
         if fields["format"] != _FORMAT:
             raise CorruptStorageError(
                 f"{name} has format {fields['format']}, and this release knows {_FORMAT}"
             )
         return Assigned(Assignment.from_json(json.dumps(fields["assignment"])), fields["after"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptStorageError(f"{name} is not an assignment of this release: {error!r}") from (
-            error
-        )
+    except (KeyError, TypeError, ValueError, ConfigurationError) as error:
+        raise DamagedFileError(name, f"it is no assignment ({error!r})", _WAY_OUT) from error

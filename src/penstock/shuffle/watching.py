@@ -173,7 +173,7 @@ class Watch:
         path = self._folder / STATE_NAME
         temporary = self._folder / f".{STATE_NAME}.tmp"
         try:
-            temporary.write_text(encode_state(self.state()), encoding="utf-8")
+            temporary.write_bytes(encode_state(self.state()))
             temporary.replace(path)
         except Exception as error:  # noqa: BLE001 - the feed goes on without being watched
             if not self._complained:

@@ -20,11 +20,18 @@ record for each query is all that is kept.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import re
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import CommitFailedError, ConfigurationError, CorruptStorageError
+from penstock.errors import (
+    CommitFailedError,
+    ConfigurationError,
+    CorruptStorageError,
+    PenstockError,
+)
+from penstock.sealed import DamagedFileError, is_sealed
 from penstock.sinks.two_phase import Batch, Decision
 
 if TYPE_CHECKING:
@@ -133,10 +140,21 @@ class Decisions:
             orders = self._orders()
             if not orders:
                 return None
-            data = self._records.read(self._name(orders[-1]))
+            name = self._name(orders[-1])
+            data = self._records.read(name)
             if data is not None:
-                return Decision.from_bytes(data)
+                return self._decoded(name, data, orders[-1])
         raise CorruptStorageError(f"records in {self._folder} vanish while they are read")
+
+    def _decoded(self, name: str, data: bytes, order: tuple[int, int]) -> Decision:
+        shown = self._records.shown(name)
+        found = Decision.from_bytes(data, shown)
+        if found.order != order:
+            raise DamagedFileError(shown, f"it is of batch {found.batch.number}")
+        if not is_sealed(data):
+            with contextlib.suppress(PenstockError):  # whoever may only read leaves it
+                self._records.replace(name, found.to_bytes())
+        return found
 
     def decide(self, wanted: Decision) -> Decision:
         """Records a decision, unless one at least as new is there. Gives the one that holds."""

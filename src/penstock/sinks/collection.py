@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import CommitFailedError, CorruptStorageError, PenstockError
 from penstock.ids import Producer
 from penstock.journal import open_store
-from penstock.journal.errors import ProducerFencedError
+from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.rows import conform
 from penstock.sequence import sequence_batch
 from penstock.sinks.fitting import check_frame, fitted
@@ -165,7 +165,8 @@ def _was_committed(store: OpenStore, collection: str, producer: Producer, after:
         store.fence(producer)
     for ledger in store.ledgers():
         if ledger.producer == producer:
-            with contextlib.suppress(ProducerFencedError):
+            # A ledger that is damaged was settled all the same: then the journals tell, too.
+            with contextlib.suppress(ProducerFencedError, DamagedLedgerError):
                 record = ledger.record()
                 decided = 0 if record.decision is None else record.decision.clock
                 return max(record.completed, decided) > after

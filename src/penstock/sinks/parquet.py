@@ -11,12 +11,12 @@ Files that no manifest names are of attempts that failed or lost. A reader goes 
 from __future__ import annotations
 
 import functools
-import json
 from typing import IO, TYPE_CHECKING, Final, cast
 
 import pyarrow.parquet as pq
 
 from penstock.errors import CorruptStorageError
+from penstock.sealed import DamagedFileError, sealed_json, unsealed_json
 from penstock.sinks.staging import Collected, Sums, grouped, part_name
 from penstock.sinks.two_phase import Part, TwoPhaseSink
 from penstock.storage import Storage
@@ -32,6 +32,7 @@ _DATA: Final = "data"
 _MANIFESTS: Final = "_manifests"
 """Spark passes over names that begin so."""
 _SINK: Final = "_sink"
+_OLD_MEMBERS: Final = ("version", "files")
 _PLACES_OPEN_MAX: Final = 16
 
 
@@ -61,7 +62,7 @@ class ParquetSink(TwoPhaseSink):
     def commit(self, decision: Decision) -> None:
         batch = decision.batch
         files = [[part.name, part.rows, part.size_bytes] for part in decision.parts]
-        manifest = json.dumps({"version": 1, "files": files}).encode()
+        manifest = sealed_json({"version": 1, "files": files})
         # If there is one, it says the same: a decision's parts never change.
         _storage(self._path).create(f"{_MANIFESTS}/{batch.query}/{batch.number:020}", manifest)
 
@@ -75,8 +76,9 @@ class ParquetSink(TwoPhaseSink):
         kept = {part.name for part in decision.parts}
         if batch.number > 0:
             before = type(batch)(batch.query, batch.number - 1)
-            found = storage.read(f"{_MANIFESTS}/{before.query}/{before.number:020}")
-            kept.update(manifest_files(found) if found is not None else ())
+            name = f"{_MANIFESTS}/{before.query}/{before.number:020}"
+            found = storage.read(name)
+            kept.update(manifest_files(found, storage.shown(name)) if found is not None else ())
             self._remove_others(before, kept)
         self._remove_others(batch, kept)
 
@@ -93,7 +95,8 @@ def committed_files(path: str, query: str | None = None) -> list[str]:
     for name in storage.names(prefix):
         manifest = storage.read(name)
         if manifest is not None:
-            found += [f"{storage.place}/{file}" for file in manifest_files(manifest)]
+            files = manifest_files(manifest, storage.shown(name))
+            found += [f"{storage.place}/{file}" for file in files]
     return found
 
 
@@ -106,15 +109,15 @@ def _folder(batch: Batch) -> str:
     return f"{_DATA}/{batch.query}/{batch.number:020}/"
 
 
-def manifest_files(manifest: bytes) -> list[str]:
-    """The names of the files that are the batch."""
+def manifest_files(manifest: bytes, name: str = "a manifest") -> list[str]:
+    """The names of the files that are the batch. The manifest's own name is for the error."""
+    fields = unsealed_json(name, manifest, _OLD_MEMBERS)
     try:
-        fields = json.loads(manifest)
         if fields["version"] != 1:
-            raise CorruptStorageError(f"a manifest has version {fields['version']}; 1 is known")
-        return [str(name) for name, _, _ in fields["files"]]
+            raise CorruptStorageError(f"{name} has version {fields['version']}; 1 is known")
+        return [str(file) for file, _, _ in fields["files"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptStorageError(f"a manifest cannot be read: {manifest[:200]!r}") from error
+        raise DamagedFileError(name, f"it is no manifest ({error!r})") from error
 
 
 def _file(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], sums: Sums) -> Iterator[pa.Buffer]:

@@ -8,12 +8,12 @@ and what a crash between two of them leads to, is in batches.py.
 from __future__ import annotations
 
 import abc
-import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.errors import CorruptStorageError, LocalProtocolError
+from penstock.errors import LocalProtocolError
+from penstock.sealed import DamagedFileError, sealed_json, unsealed_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
     from penstock.epoch.records import Records
 
+_OLD_MEMBERS: Final = ("query", "batch", "attempt", "parts", "prepared")
+_WAY_OUT: Final = (
+    "other queries are not concerned. Restore it from a copy: without it nobody knows which rows "
+    "are the batch, and whether they were committed"
+)
 _QUERY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -73,7 +78,7 @@ class Decision:
 
     def to_bytes(self) -> bytes:
         parts = [[part.name, part.rows, part.size_bytes, part.checksum] for part in self.parts]
-        return json.dumps(
+        return sealed_json(
             {
                 "query": self.batch.query,
                 "batch": self.batch.number,
@@ -81,12 +86,13 @@ class Decision:
                 "parts": parts,
                 "prepared": self.prepared,
             }
-        ).encode()
+        )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Decision:
+    def from_bytes(cls, data: bytes, name: str = "the decision of a batch") -> Decision:
+        """The name is for the error."""
+        fields = unsealed_json(name, data, _OLD_MEMBERS, _WAY_OUT)
         try:
-            fields: dict[str, Any] = json.loads(data)
             return cls(
                 Batch(str(fields["query"]), int(fields["batch"])),
                 int(fields["attempt"]),
@@ -97,9 +103,7 @@ class Decision:
                 str(fields["prepared"]),
             )
         except (ValueError, KeyError, TypeError, LocalProtocolError) as error:
-            raise CorruptStorageError(
-                f"the decision of a batch cannot be read ({error!r}): {data[:200]!r}"
-            ) from error
+            raise DamagedFileError(name, f"it is no decision ({error!r})", _WAY_OUT) from error
 
 
 class TwoPhaseSink(abc.ABC):

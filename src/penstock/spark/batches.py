@@ -83,7 +83,7 @@ class Batches(StreamingQueryListener):
         batches.append(batch)
         del batches[:-SHOWN_MAX]
         temporary = folder / f".{SPARK_NAME}.tmp"
-        temporary.write_text(encode_batches(batches))
+        temporary.write_bytes(encode_batches(batches))
         temporary.rename(folder / SPARK_NAME)
 
 

@@ -49,6 +49,10 @@ class ArrowFiles:
     def create_empty(self, name: str) -> bool:
         return self.create(name, ())
 
+    def replace(self, name: str, value: bytes) -> None:
+        with self._open_output(self._path(name)) as stream:
+            stream.write(value)
+
     def open(self, name: str) -> pa.NativeFile | None:
         try:
             return self._filesystem.open_input_file(self._path(name))

@@ -37,6 +37,9 @@ class Files(Protocol):
     def create_empty(self, name: str) -> bool:
         """The same of a file without contents: its name is all that it says."""
 
+    def replace(self, name: str, value: bytes) -> None:
+        """Writes other contents in place of a file's, durably and whole."""
+
     def open(self, name: str) -> pa.NativeFile | None:
         """A file to read from any place in it, or None if there is none."""
 

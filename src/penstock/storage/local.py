@@ -83,6 +83,17 @@ class LocalFiles:
             os.close(descriptor)
         return True
 
+    def replace(self, name: str, value: bytes) -> None:
+        path = self._folder / name
+        temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY}")
+        try:
+            write_new_file(temporary, (value,))
+            temporary.rename(path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        sync_folder(path.parent)
+
     def open(self, name: str) -> pa.NativeFile | None:
         # Read, not mapped into memory: a bad sector is then an error, not the end of the process,
         # and what was checked is what is used.

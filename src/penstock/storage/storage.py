@@ -97,6 +97,16 @@ class Storage:
         with explained("write", self._prefix + name, self.place):
             return self._files.create_empty(self._path(name))
 
+    def replace(self, name: str, value: bytes) -> None:
+        """Puts a newer form of a file in place of it, which says the same. Whoever reads it sees
+        one or the other."""
+        with explained("replace", self._prefix + name, self.place):
+            self._files.replace(self._path(name), value)
+
+    def shown(self, name: str) -> str:
+        """Which file this is, for errors."""
+        return f"{self.place.rstrip('/')}/{self._prefix}{name}"
+
     def read(self, name: str) -> bytes | None:
         """A file's contents, or None if there is none."""
         with explained("read", self._prefix + name, self.place):

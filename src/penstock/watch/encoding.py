@@ -11,12 +11,20 @@ import functools
 import json
 import types
 import typing
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import CorruptStorageError
+from penstock.sealed import DamagedFileError, seal_text, sealed_json, unsealed_json
 from penstock.watch.state import FORMAT, FeedState, SparkBatch
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 T = TypeVar("T")
+
+_OLD_STATE = ("format", *(one.name for one in dataclasses.fields(FeedState)))
+_OLD_BATCHES = ("format", "batches")
+_WAY_OUT = "nothing but what is shown depends on it, and the next start of the feed writes it anew"
 
 _PLAIN = frozenset({int, float, str, bool, types.NoneType})
 
@@ -26,21 +34,27 @@ class StateFormatError(CorruptStorageError):
     with."""
 
 
-def encode_state(state: FeedState) -> str:
-    return json.dumps({"format": FORMAT, **plain(state)}, separators=(",", ":"))
+def encode_state(state: FeedState) -> bytes:
+    text = json.dumps({"format": FORMAT, **plain(state)}, separators=(",", ":"))
+    return seal_text(text.encode())
 
 
-def decode_state(text: str | bytes, name: str = "the state") -> FeedState:
+def decode_state(text: bytes, name: str = "the state") -> FeedState:
     """`name` stands in errors."""
-    return _made(FeedState, _table(text, name), name)
+    return _made(FeedState, state_table(text, name), name)
 
 
-def encode_batches(batches: typing.Iterable[SparkBatch]) -> str:
-    return json.dumps({"format": FORMAT, "batches": [plain(each) for each in batches]})
+def state_table(text: bytes, name: str = "the state") -> dict[str, Any]:
+    """The members of a state, not yet put together."""
+    return _table(text, name, _OLD_STATE)
 
 
-def decode_batches(text: str | bytes, name: str = "Spark's batches") -> tuple[SparkBatch, ...]:
-    table = _table(text, name)
+def encode_batches(batches: typing.Iterable[SparkBatch]) -> bytes:
+    return sealed_json({"format": FORMAT, "batches": [plain(each) for each in batches]})
+
+
+def decode_batches(text: bytes, name: str = "Spark's batches") -> tuple[SparkBatch, ...]:
+    table = _table(text, name, _OLD_BATCHES)
     found = table.get("batches")
     if not isinstance(found, list):
         raise StateFormatError(f"{name} has no list of batches")
@@ -58,12 +72,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _table(text: str | bytes, name: str) -> dict[str, Any]:
+def _table(text: bytes, name: str, old_members: Collection[str]) -> dict[str, Any]:
     try:
-        table = json.loads(text)
-    except ValueError as error:
-        raise StateFormatError(f"{name} is not JSON: {error}") from error
-    if not isinstance(table, dict) or "format" not in table:
+        table = unsealed_json(name, text, old_members, _WAY_OUT)
+    except DamagedFileError as damage:
+        raise StateFormatError(str(damage)) from damage
+    if "format" not in table:
         raise StateFormatError(f"{name} is not the state of a feed")
     if table["format"] != FORMAT:
         raise StateFormatError(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.watch.encoding import encode_state, plain
+from penstock.watch.encoding import encode_state, plain, state_table
 from penstock.watch.loading import (
     SPARK_NAME,
     STATE_NAME,
@@ -24,7 +24,6 @@ from penstock.watch.loading import (
     load,
     load_spark,
 )
-from penstock.watch.state import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -142,14 +141,12 @@ def _state(folder: Path, *, is_held: bool) -> tuple[bytes, dict[str, Any]]:
     """What a feed that runs has written is passed on as it is: taking it all apart twice a second
     would cost more than writing it. Of any other, the loader says what to make of it."""
     if is_held and not is_silent(folder):
-        text = (folder / STATE_NAME).read_bytes()
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = None  # the loader has the words for it
-        if isinstance(found, dict) and found.get("format") == FORMAT and b"\n" not in text:
+        path = folder / STATE_NAME
+        text = path.read_bytes()
+        found = state_table(text, str(path))
+        if b"\n" not in text:
             return text, found
-    text = encode_state(load(folder)).encode()
+    text = encode_state(load(folder))
     return text, json.loads(text)
 
 

@@ -45,7 +45,7 @@ class Feeds:
     def add(self, name: str, state: FeedState, *, lives: bool = True) -> Path:
         folder = self.place / name
         folder.mkdir(parents=True)
-        (folder / "state.json").write_text(encode_state(state))
+        (folder / "state.json").write_bytes(encode_state(state))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
         if lives:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -38,6 +38,12 @@ class MemoryRecords:
         self.before("read", name)
         return self.values.get(name)
 
+    def replace(self, name: str, value: bytes) -> None:
+        self.values[name] = value
+
+    def shown(self, name: str) -> str:
+        return name
+
     def names(self, prefix: str = "") -> list[str]:
         self.before("names", prefix)
         with self._lock:

@@ -23,6 +23,7 @@ from penstock.journal.errors import (
     UnknownJournalError,
 )
 from penstock.journal.names import Selector
+from penstock.sealed import sealed_json
 from tests.unit.journal import journal_children as children
 from tests.unit.journal.journal_files import (
     JOURNAL,
@@ -198,7 +199,7 @@ def test_a_damaged_collection_file_is_told(tmp_path: Path, text: str) -> None:
     store = open_numbers(tmp_path)
     (tmp_path / "collections" / "numbers.json").write_text(text)
     for reader in (store, open_store(tmp_path)):
-        with pytest.raises(CorruptStorageError, match=r"numbers.json .*; restore it"):
+        with pytest.raises(CorruptStorageError, match=r"numbers.json is damaged: .* Restore it"):
             reader.collection("numbers")
 
 
@@ -208,9 +209,12 @@ def test_a_collection_file_that_says_nonsense_is_told(
 ) -> None:
     store = open_numbers(tmp_path)
     path = tmp_path / "collections" / "numbers.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(CorruptStorageError, match=r"numbers.json .*; restore it"):
-        store.collection("numbers")
+    fields = json.loads(path.read_text())
+    del fields["checksum"]
+    for data in (sealed_json(fields | change), json.dumps(fields | change).encode()):
+        path.write_bytes(data)
+        with pytest.raises(CorruptStorageError, match=r"numbers.json .* describe .* Restore it"):
+            store.collection("numbers")
 
 
 def test_journals_are_listed_by_name_and_selected_by_label(tmp_path: Path) -> None:

@@ -112,6 +112,12 @@ class MemoryRecords:
         self._world.pause()
         return self._world.records.get(name)
 
+    def replace(self, name: str, value: bytes) -> None:
+        self._world.records[name] = value
+
+    def shown(self, name: str) -> str:
+        return name
+
     def names(self, prefix: str = "") -> list[str]:
         self._world.pause()
         return sorted(name for name in self._world.records if name.startswith(prefix))
@@ -245,8 +251,8 @@ def test_decision_comes_back_as_it_was_written() -> None:
     decision = Decision(Batch(QUERY, 12), 3, parts, '{"a": 1}')
     assert Decision.from_bytes(decision.to_bytes()) == decision
     for bad in (b"", b"[]", b"{}", decision.to_bytes().replace(b"parts", b"parcels")):
-        with pytest.raises(CorruptStorageError, match="cannot be read"):
-            Decision.from_bytes(bad)
+        with pytest.raises(CorruptStorageError, match="its/name is damaged"):
+            Decision.from_bytes(bad, "its/name")
 
 
 @pytest.mark.parametrize("query", ["", "../x", "a/b", ".hidden", "x" * 65])

@@ -50,6 +50,12 @@ class CrashingFiles:
             return created
         raise Crash
 
+    def replace(self, name: str, value: bytes) -> None:
+        if not self._may():
+            raise Crash
+        self._files.replace(name, value)
+        self._after()
+
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
             if not self._may():

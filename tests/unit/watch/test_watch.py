@@ -146,6 +146,13 @@ def test_a_wait_of_no_known_kind_is_refused() -> None:
         cause_of("idle", {"member": 1})
 
 
+def unsealed(state: FeedState) -> bytes:
+    """As a release before seals wrote it."""
+    fields = json.loads(encode_state(state))
+    del fields["checksum"]
+    return json.dumps(fields).encode()
+
+
 def test_a_state_comes_back_from_json() -> None:
     whole = explained(state(waits=waits(*EXAMPLES)))
     back = decode_state(encode_state(whole))
@@ -157,15 +164,16 @@ def test_a_state_comes_back_from_json() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "not JSON"),
-        ("[]", "not the state"),
-        ('{"format": 2}', "format 2, and this release knows 1"),
-        ('{"format": 1}', "not what it says"),
-        (encode_state(state()).replace('"running"', '"dancing"'), "dancing"),
-        (encode_state(state()).replace('"process":1234', '"process":"x"'), "'x' is not of type"),
+        (b"{", "not readable JSON"),
+        (b"[]", "not hold a JSON object"),
+        (b'{"format": 2}', "format 2, and this release knows 1"),
+        (b'{"format": 1}', "not what it says"),
+        (encode_state(state()).replace(b'"running"', b'"dancing"'), "checksum does not match"),
+        (unsealed(state()).replace(b'"running"', b'"dancing"'), "dancing"),
+        (unsealed(state()).replace(b'"process": 1234', b'"process": "x"'), "'x' is not of type"),
     ],
 )
-def test_what_is_no_state_is_refused(text: str, says: str) -> None:
+def test_what_is_no_state_is_refused(text: bytes, says: str) -> None:
     with pytest.raises(StateFormatError, match=says):
         decode_state(text, "the file")
 
@@ -231,7 +239,7 @@ def test_a_folder_tells_whether_the_process_lives(tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(StateMissingError, match=r"no state\.json"):
         load(folder)
-    (folder / "state.json").write_text(encode_state(explained(state())))
+    (folder / "state.json").write_bytes(encode_state(explained(state())))
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     assert load(folder).verdict == "healthy"
@@ -245,7 +253,7 @@ def test_a_folder_tells_whether_the_process_lives(tmp_path: Path) -> None:
     assert (dead.verdict, dead.phase, dead.waits) == ("down", "failed", ())
     assert "process 1234 on name is gone since about" in dead.explanation[0]
     assert find_folders(tmp_path) == find_folders(folder) == [folder]
-    (folder / "state.json").write_text(encode_state(explained(state(phase="stopped"))))
+    (folder / "state.json").write_bytes(encode_state(explained(state(phase="stopped"))))
     assert load(folder).phase == "stopped"
     assert issubclass(StateMissingError, PenstockError)
 
@@ -253,7 +261,7 @@ def test_a_folder_tells_whether_the_process_lives(tmp_path: Path) -> None:
 def test_batches_of_spark_are_read_beside_it(tmp_path: Path) -> None:
     assert load_spark(tmp_path) == ()
     batch = SparkBatch(5, NOW, 100, 12, {"addBatch": 50})
-    (tmp_path / "spark.json").write_text(encode_batches([batch]))
+    (tmp_path / "spark.json").write_bytes(encode_batches([batch]))
     assert load_spark(tmp_path) == (batch,)
     (tmp_path / "spark.json").write_text('{"format": 1}')
     with pytest.raises(StateFormatError):

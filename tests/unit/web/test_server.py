@@ -134,10 +134,10 @@ def test_a_feed_whose_process_is_gone_is_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"format": 1, "feed": "ord', "is not JSON"),
+        ('{"format": 1, "feed": "ord', "is not readable JSON"),
         ('{"format": 7}', "has format 7, and this release knows 1"),
-        ("[]", "is not the state of a feed"),
-        ("", "is not JSON"),
+        ("[]", "does not hold a JSON object"),
+        ("", "is not readable JSON"),
     ],
     ids=["torn", "foreign", "no state", "empty"],
 )
@@ -153,7 +153,7 @@ def test_batches_that_cannot_be_read_do_not_hide_the_state(ask: Asker, feed: Pat
     (feed / "spark.json").write_text("{")
     told = ask("/state").json
     assert told["state"]["feed"] == "orders"
-    assert "spark.json is not JSON" in told["problem"]
+    assert "spark.json is damaged: it is not readable JSON" in told["problem"]
 
 
 def test_no_feed_yet_is_told_and_one_that_starts_is_found(tmp_path: Path) -> None:

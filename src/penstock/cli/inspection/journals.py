@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.cli.inspection.documents import clock_of, moment_of, producer_of, rows_of
-from penstock.cli.inspection.report import NO_CHECKSUM, Report
+from penstock.cli.inspection.report import Report, unsealed_note
 from penstock.errors import CorruptStorageError
 from penstock.ids import Kind
 from penstock.journal.collection import Collection
@@ -239,9 +239,10 @@ def _read_head(report: Report, **records: Callable[[], Position | Kept]) -> None
 
 
 def inspect_collection(path: Path, limit: int | None) -> Report:
-    report = Report(path, "collection", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "collection", limit, notes=unsealed_note(data))
     try:
-        collection = parse_collection(path.name, path.read_bytes())
+        collection = parse_collection(path.name, data)
     except CorruptStorageError as error:
         report.damaged(error)
         return report

@@ -73,7 +73,7 @@ _BY_FIELDS: Final[tuple[tuple[str, set[str], Inspect], ...]] = (
 )
 _SEALED: Final = re.compile(rb"[0-9a-f]{16} \{")
 _UNFINISHED: Final = re.compile(r"(.*/)?(\.[^/]*\.tmp|[^/]+\.new)")
-_LOCK: Final = re.compile(r"(.*/)?(\.lock|lock|sync\.lock)")
+_LOCK: Final = re.compile(r"(.*/)?(\.lock(-[0-9a-f]{2})?|lock|sync\.lock)")
 
 KINDS: Final = tuple(
     dict.fromkeys(

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
 
 from penstock.cli.inspection.documents import clock_of, moment_of
-from penstock.cli.inspection.report import NO_CHECKSUM, Report
+from penstock.cli.inspection.report import NO_CHECKSUM, Report, unsealed_note
 from penstock.errors import CorruptStorageError
-from penstock.journal.file.durable import try_lock
-from penstock.journal.file.ledger import read_sealed, read_touches
-from penstock.journal.file.sealed import unsealed
-from penstock.journal.store import Touch
+from penstock.journal.file.ledger import parse_alive, parse_decision, parse_touches
+from penstock.locks import try_lock
+from penstock.sealed import DamagedFileError, unsealed_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from penstock.cli.inspection.report import Row
+    from penstock.journal.store import Touch
 
 
 def inspect_alive(path: Path, limit: int | None) -> Report:
-    report = Report(path, "producer's sign of life", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "producer's sign of life", limit, notes=unsealed_note(data))
     try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError("it is not a JSON object")
-    except ValueError as error:
+        found = parse_alive(path.name, data)
+    except DamagedFileError as error:
         report.damaged(f"it does not say whose it is: {error}")
     else:
         report.facts |= {name: found.get(name) for name in ("name", "pid", "host", "at")}
@@ -45,12 +43,13 @@ def is_locked(path: Path) -> bool:
 
 
 def inspect_touched(path: Path, limit: int | None) -> Report:
-    report = Report(path, "touches of an open transaction", limit, notes=[NO_CHECKSUM])
-    try:
-        report.add(_rows(read_touches(path)))
-    except (ValueError, TypeError) as error:
-        report.damaged(f"a line is no touch: {error}")
     data = path.read_bytes()
+    notes = [NO_CHECKSUM] if data.startswith(b"[") else []
+    report = Report(path, "touches of an open transaction", limit, notes=notes)
+    try:
+        report.add(_rows(parse_touches(path.name, data, may_grow=True)))
+    except DamagedFileError as error:
+        report.damaged(error)
     if data and not data.endswith(b"\n"):
         report.notes.append("its last line is unfinished: the process died then, or writes it now")
     return report
@@ -60,14 +59,12 @@ def inspect_decision(path: Path, limit: int | None) -> Report:
     kind = "completed decision" if path.name == "completed" else "decision"
     report = Report(path, f"{kind} of a transaction", limit)
     try:
-        found = read_sealed(path)
+        found = parse_decision(path.name, path.read_bytes())
     except CorruptStorageError as error:
         report.damaged(error)
         return report
-    if found is not None:
-        clock = found["clock"]
-        report.facts = {"commit": clock_of(clock), "committed_at": moment_of(clock)}
-        report.add(_rows(Touch(*touch) for touch in found["touches"]))
+    report.facts = {"commit": clock_of(found.clock), "committed_at": moment_of(found.clock)}
+    report.add(_rows(found.touches))
     return report
 
 
@@ -78,7 +75,7 @@ def inspect_settled(path: Path, limit: int | None) -> Report:
 def inspect_abort(path: Path, limit: int | None) -> Report:
     report = Report(path, "abort of a transaction by hand", limit)
     try:
-        found = unsealed(path.name, path.read_bytes())
+        found = unsealed_line(path.name, path.read_bytes())
     except CorruptStorageError as error:
         report.damaged(error)
         return report

@@ -1,4 +1,4 @@
-"""Small records, in JSON: what epochs and sinks decided, who leads, whose a folder is."""
+"""Small sealed records: what epochs and sinks decided, who leads, whose a folder is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.cli.inspection.documents import rows_of
-from penstock.cli.inspection.report import NO_CHECKSUM, Report
+from penstock.cli.inspection.report import Report, unsealed_note
 from penstock.epoch.decisions import Decision as EpochDecision
 from penstock.epoch.lease import LeaseRecord
-from penstock.errors import ConfigurationError, CorruptStorageError
+from penstock.errors import CorruptStorageError
+from penstock.sealed import unsealed_json
 from penstock.shuffle.assigned import decode_assigned
 from penstock.sinks.parquet import manifest_files
 from penstock.sinks.staging import read_part
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
 
 def inspect_epoch_decision(path: Path, limit: int | None) -> Report:
-    report = Report(path, "epoch decision", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "epoch decision", limit, notes=unsealed_note(data))
     try:
-        decision = EpochDecision.from_bytes(path.read_bytes())
+        decision = EpochDecision.from_bytes(data, path.name)
     except CorruptStorageError as error:
         report.damaged(error)
         return report
@@ -41,9 +43,10 @@ def inspect_epoch_decision(path: Path, limit: int | None) -> Report:
 
 
 def inspect_lease(path: Path, limit: int | None) -> Report:
-    report = Report(path, "lease record", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "lease record", limit, notes=unsealed_note(data))
     try:
-        record = LeaseRecord.from_bytes(path.read_bytes())
+        record = LeaseRecord.from_bytes(data, path.name)
     except CorruptStorageError as error:
         report.damaged(error)
         return report
@@ -54,9 +57,10 @@ def inspect_lease(path: Path, limit: int | None) -> Report:
 
 
 def inspect_sink_decision(path: Path, limit: int | None) -> Report:
-    report = Report(path, "sink decision", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "sink decision", limit, notes=unsealed_note(data))
     try:
-        decision = SinkDecision.from_bytes(path.read_bytes())
+        decision = SinkDecision.from_bytes(data, path.name)
     except CorruptStorageError as error:
         report.damaged(error)
         return report
@@ -124,9 +128,10 @@ def _deciding(root: Path, query: str, name: str) -> tuple[SinkDecision, Part] | 
 
 
 def inspect_parquet_manifest(path: Path, limit: int | None) -> Report:
-    report = Report(path, "manifest of a Parquet sink's batch", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "manifest of a Parquet sink's batch", limit, notes=unsealed_note(data))
     try:
-        files = manifest_files(path.read_bytes())
+        files = manifest_files(data, path.name)
     except CorruptStorageError as error:
         report.damaged(error)
         return report
@@ -140,10 +145,11 @@ def inspect_parquet_manifest(path: Path, limit: int | None) -> Report:
 
 
 def inspect_feed(path: Path, limit: int | None) -> Report:
-    report = Report(path, "feed", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "feed", limit, notes=unsealed_note(data))
     try:
         note = read_note(path)
-    except ConfigurationError as error:
+    except CorruptStorageError as error:
         report.damaged(error)
         return report
     report.facts = {"feed": path.parent.name, "format": note.get("format")}
@@ -156,10 +162,11 @@ def inspect_feed(path: Path, limit: int | None) -> Report:
 
 
 def inspect_assignment(path: Path, limit: int | None) -> Report:
-    report = Report(path, "assignment of vnodes", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "assignment of vnodes", limit, notes=unsealed_note(data))
     try:
-        assigned = decode_assigned(path.name, path.read_bytes())
-    except (CorruptStorageError, ConfigurationError) as error:
+        assigned = decode_assigned(path.name, data)
+    except CorruptStorageError as error:
         report.damaged(error)
         return report
     assignment = assigned.assignment
@@ -176,13 +183,15 @@ def inspect_marker(path: Path, limit: int | None) -> Report:
 
 
 def inspect_consumer(path: Path, limit: int | None) -> Report:
-    return _object(path, limit, "position of `penstock shuffle`", ("format", "of", "epoch"))
+    wanted = ("format", "of", "epoch", "holdings")
+    return _object(path, limit, "position of `penstock shuffle`", wanted)
 
 
 def inspect_state(path: Path, limit: int | None) -> Report:
-    report = Report(path, "state of a feed", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "state of a feed", limit, notes=unsealed_note(data))
     try:
-        state = decode_state(path.read_bytes(), str(path))
+        state = decode_state(data, path.name)
     except StateFormatError as error:
         report.damaged(error)
         return report
@@ -196,24 +205,26 @@ def inspect_state(path: Path, limit: int | None) -> Report:
 
 
 def inspect_batches(path: Path, limit: int | None) -> Report:
-    report = Report(path, "batches of a query", limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, "batches of a query", limit, notes=unsealed_note(data))
     try:
-        report.add(plain(batch) for batch in decode_batches(path.read_bytes(), str(path)))
+        report.add(plain(batch) for batch in decode_batches(data, path.name))
     except StateFormatError as error:
         report.damaged(error)
     return report
 
 
 def _object(path: Path, limit: int | None, kind: str, wanted: tuple[str, ...]) -> Report:
-    report = Report(path, kind, limit, notes=[NO_CHECKSUM])
+    data = path.read_bytes()
+    report = Report(path, kind, limit, notes=unsealed_note(data))
     try:
-        found = json.loads(path.read_bytes())
-        missing = [name for name in wanted if name not in found]
-    except (ValueError, TypeError) as error:
-        report.damaged(f"it is not readable JSON ({error})")
+        found = unsealed_json(path.name, data, wanted)
+    except CorruptStorageError as error:
+        report.damaged(error)
         return report
-    if missing or not isinstance(found, dict):
-        report.damaged(f"it does not say its {', '.join(missing or wanted)}")
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        report.damaged(f"it does not say its {', '.join(missing)}")
         return report
     report.facts = found
     return report

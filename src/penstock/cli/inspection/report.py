@@ -6,13 +6,22 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.sealed import is_sealed
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-NO_CHECKSUM: Final = "it has no checksum: only its form was checked"
+NO_CHECKSUM: Final = (
+    "it was written by an older release, without a checksum: only its form was checked"
+)
 
 Row = dict[str, Any]
+
+
+def unsealed_note(data: bytes) -> list[str]:
+    """What is to be known of a file's check, if it has no seal."""
+    return [] if is_sealed(data) else [NO_CHECKSUM]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
-"""Small files that change as a whole, and locks between processes."""
+"""Small files that change as a whole."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import threading
+import secrets
 from typing import TYPE_CHECKING
 
 from penstock.disk import sync_folder, write_all
+from penstock.locks import locked, try_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+__all__ = ["locked", "replace_file", "try_lock", "write_file"]
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -27,25 +27,8 @@ def write_file(path: Path, data: bytes) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Whoever reads the path sees the old contents or the new, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
+    # Numbers of processes and threads are not enough: two containers have the same ones.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     write_file(temporary, data)
     temporary.rename(path)
     sync_folder(path.parent)
-
-
-@contextlib.contextmanager
-def locked(descriptor: int) -> Iterator[None]:
-    """Holds a file's lock against other processes. The kernel lets go of it when one dies."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -30,7 +30,6 @@ from penstock.disk import (
 )
 from penstock.journal.errors import (
     AppendFailedError,
-    BusyJournalError,
     CorruptJournalError,
     OffsetDroppedError,
     SyncFailedError,
@@ -66,6 +65,7 @@ from penstock.journal.file.segment import (
     segment_path,
 )
 from penstock.journal.store import Appended, JournalBatch, Probe, Range, States
+from penstock.locks import LockHeldError
 from penstock.sequence import UNSEEN, Place, SequenceFaultError, sequence_batch, sequence_run
 
 if TYPE_CHECKING:
@@ -85,9 +85,6 @@ _WAIT_STEP_S_MIN, _WAIT_STEP_S_MAX = 0.0005, 0.02
 HEAD_SYNC_BYTES: Final = 4 * 1024 * 1024
 """After so much the head is synced as well, and whenever a segment is rolled or the journal closed:
 who opens it after a power cut walks over no more than that. One sync in a thousand, or so."""
-CHECK_WAIT_S_MAX: Final = 30.0
-"""How long who opens a journal waits for another who is looking for its end, which takes as long
-as it takes to read a segment and sync it."""
 
 log = logging.getLogger(__name__)
 
@@ -535,31 +532,27 @@ class JournalFile:
 
     @contextlib.contextmanager
     def _lock_to_check(self) -> Iterator[bool]:
-        """Holds the sync lock, if there is something to check. It is not waited for without limit:
-        who holds it may be making rows durable, and be paused."""
-        deadline = time.monotonic() + CHECK_WAIT_S_MAX
-        step = _WAIT_STEP_S_MIN
-        while self._unrest() is not None:
-            if try_lock(self._sync_descriptor):
-                try:
-                    yield True
-                finally:
-                    fcntl.flock(self._sync_descriptor, fcntl.LOCK_UN)
-                return
-            if time.monotonic() > deadline:
-                self._refuse_unchecked()
-                break
-            time.sleep(step)
-            step = min(step * 2, _WAIT_STEP_S_MAX)
-        yield False
+        """Holds the sync lock, if there is something to check."""
+        if self._unrest() is None:
+            yield False
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self._sync_descriptor))
+            except LockHeldError:
+                # Rows of a process that is paused while it makes them durable are seen later. But
+                # before somebody has looked for the end, after a power cut, rows may be missing
+                # that were seen.
+                if self._is_being_checked():
+                    raise
+                yield False
+            else:
+                yield True
 
-    def _refuse_unchecked(self) -> None:
-        """Rows of a process that is paused while it makes them durable are seen later. But before
-        somebody has looked for the end, after a power cut, rows may be missing that were seen."""
+    def _is_being_checked(self) -> bool:
         with contextlib.suppress(DamagedHeadError):
-            if self._head.all().trust is not Trust.CHECKING:
-                return
-        raise BusyJournalError(self.name, str(self._folder / "sync.lock"), CHECK_WAIT_S_MAX)
+            return self._head.all().trust is Trust.CHECKING
+        return True
 
     def _sound_end(self) -> tuple[Position, Position]:
         """Up to where the journal is written and synced, after mending what a killed process left

@@ -8,6 +8,10 @@
 
 The folder's name is the fence: the owner reaches it by its path under `producers/`. Moved to
 `retired/`, it can be finished by others, and the owner can neither append nor decide.
+
+All but `settled` are sealed. One that is damaged or missing in a folder that is there is told by
+DamagedLedgerError, never passed over: what the producer has in flight is in the journals, too, and
+recovery finds it there.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import shutil
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from penstock.disk import sync_folder, write_all
 from penstock.errors import (
@@ -29,21 +35,34 @@ from penstock.errors import (
     LocalProtocolError,
 )
 from penstock.ids import Producer
-from penstock.journal.errors import ProducerFencedError
+from penstock.journal.errors import DamagedLedgerError, LedgerMarks, ProducerFencedError
 from penstock.journal.file.aborts import find_abort
 from penstock.journal.file.durable import locked, try_lock, write_file
 from penstock.journal.file.forks import let_go_at_fork
-from penstock.journal.file.sealed import sealed, unsealed
 from penstock.journal.store import Decision, ProducerLedger, ProducerRecord, Touch
+from penstock.process import ProcessIdentity
+from penstock.sealed import (
+    DamagedFileError,
+    sealed_json,
+    sealed_line,
+    unsealed_json,
+    unsealed_line,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+T = TypeVar("T")
 
 LEDGER_FOLDERS: Final = ("producers", "retired")
 
 SETTLED_KEPT_S: Final = 3_600
 """A reader that takes a cut must still find producers that ended meanwhile; a cut takes seconds."""
+
+_OLD_ALIVE: Final = ("name", "pid", "host", "at")
+_ALIVE_BYTES_MAX: Final = 1 << 20
+_NAME: Final = re.compile("[0-9a-f]{12}")
 
 
 class FileLedger(ProducerLedger):
@@ -53,12 +72,18 @@ class FileLedger(ProducerLedger):
         self._folder = root / "producers" / str(producer)
         self._retired = root / "retired" / str(producer)
         self._alive_descriptor = alive_descriptor
-        self._is_parents = False
+        self._owner = os.getpid() if alive_descriptor >= 0 else None
+        self._was_let_go = False
         if alive_descriptor >= 0:
             let_go_at_fork(self)
 
+    @property
+    def _is_parents(self) -> bool:
+        """A fork of C code tells nobody: there the process's number does."""
+        return self._was_let_go or self._owner not in (None, os.getpid())
+
     def let_go_after_fork(self) -> None:
-        self._is_parents = True
+        self._was_let_go = True
         if self._alive_descriptor >= 0:
             os.close(self._alive_descriptor)
             self._alive_descriptor = -1
@@ -69,10 +94,10 @@ class FileLedger(ProducerLedger):
         producer = Producer.random()
         folder = root / "producers" / f".{producer}"
         folder.mkdir()
-        who = {"name": name, "pid": os.getpid(), "host": socket.gethostname(), "at": time.time()}
+        who = {"name": name, "host": socket.gethostname(), "at": time.time()}
         descriptor = os.open(folder / "alive", os.O_RDWR | os.O_CREAT, 0o644)
         try_lock(descriptor)
-        write_all(descriptor, json.dumps(who).encode())
+        write_all(descriptor, sealed_json(who | ProcessIdentity.own().as_json()))
         os.fsync(descriptor)
         write_file(folder / "touched", b"")
         sync_folder(folder)
@@ -102,7 +127,7 @@ class FileLedger(ProducerLedger):
 
     def touch(self, touch: Touch) -> None:
         self.check_open()
-        line = json.dumps([touch.journal, touch.offset, touch.last_commit]) + "\n"
+        line = sealed_line([touch.journal, touch.offset, touch.last_commit])
         try:
             # Not synced: it only has to outlive the process. After a power cut an open span
             # without a touch is never seen, and closed by who aborts it by hand.
@@ -110,7 +135,7 @@ class FileLedger(ProducerLedger):
         except FileNotFoundError:
             raise self._fenced() from None
         try:
-            write_all(descriptor, line.encode())
+            write_all(descriptor, line)
         finally:
             os.close(descriptor)
 
@@ -118,7 +143,7 @@ class FileLedger(ProducerLedger):
         if self._is_parents:
             self.check_open()
         touches = [[touch.journal, touch.offset, touch.last_commit] for touch in decision.touches]
-        data = sealed({"clock": decision.clock, "touches": touches})
+        data = sealed_line({"clock": decision.clock, "touches": touches})
         try:
             write_file(self._folder / "decision.new", data)
             with self._deciding(self._folder):
@@ -193,48 +218,65 @@ class FileLedger(ProducerLedger):
         write_file(self._place() / "settled", b"")
 
     def record(self) -> ProducerRecord:
+        files = self._files()
+        decision, completed, touches = files.decision, files.completed, files.touches
+        damage = decision.damage or completed.damage
+        if decision.value is None and not files.settled:
+            damage = damage or touches.damage  # a decision has its touches in itself
+        if damage is not None:
+            raise self._damaged(damage, files)
+        touched = touches.value or ()
+        return ProducerRecord(
+            producer=self.producer,
+            name=None if files.alive.value is None else files.alive.value["name"],
+            retired=files.retired,
+            completed=0 if completed.value is None else completed.value.clock,
+            decision=decision.value,
+            touches=touched,
+            settled=files.settled,
+            is_carried_out=completed.value is not None
+            and not set(completed.value.touches).isdisjoint(touched),
+        )
+
+    def name(self) -> str | None:
+        files = self._files()
+        if files.alive.damage is not None:
+            raise self._damaged(files.alive.damage, files)
+        return None if files.alive.value is None else files.alive.value["name"]
+
+    def _files(self) -> LedgerFiles:
         for _ in range(3):  # the folder moves at most once, from producers/ to retired/
             retired = not self._folder.exists()
-            folder = self._retired if retired else self._folder
-            try:
-                # Touches before completed: see cut.py for why the order matters.
-                touches = read_touches(folder / "touched")
-                completed = read_sealed(folder / "completed")
-                decision = read_sealed(folder / "decision")
-                name = _name_in(folder / "alive")
-                settled = (folder / "settled").exists()
-            except FileNotFoundError:
-                continue
-            return ProducerRecord(
-                producer=self.producer,
-                name=name,
-                retired=retired,
-                completed=0 if completed is None else completed["clock"],
-                decision=None
-                if decision is None
-                else Decision(
-                    decision["clock"], tuple(Touch(*touch) for touch in decision["touches"])
-                ),
-                touches=touches,
-                settled=settled,
-                is_carried_out=completed is not None
-                and not {tuple(touch) for touch in completed["touches"]}.isdisjoint(
-                    (touch.journal, touch.offset, touch.last_commit) for touch in touches
-                ),
-            )
+            with contextlib.suppress(FileNotFoundError):
+                return read_ledger(self._retired if retired else self._folder, retired=retired)
         raise ProducerFencedError(str(self.producer))
 
+    def _damaged(self, damage: DamagedFileError, files: LedgerFiles) -> DamagedLedgerError:
+        return DamagedLedgerError(
+            str(self.producer),
+            damage.name,
+            damage.reason,
+            LedgerMarks(files.retired, files.decision.is_there, files.settled),
+        )
+
     def is_dead(self) -> bool:
-        """Whether the owner's process is gone: the kernel lets go of a dead process's locks."""
+        """Whether the owner's process is gone. The kernel lets go of a dead process's locks, unless
+        a child has inherited the open file by a fork that Python does not know of: then the number
+        and the start of the process tell."""
         try:
             descriptor = os.open(self._folder / "alive", os.O_RDWR)
         except FileNotFoundError:
-            # Without it, a folder is what a power cut left of a producer that was being made.
+            # Without it nothing says that anybody is alive: the owner is fenced, if it is.
             return self._folder.exists()
         try:
-            return try_lock(descriptor)
+            if try_lock(descriptor):
+                return True
+            who = parse_alive("alive", os.pread(descriptor, _ALIVE_BYTES_MAX, 0))
+        except DamagedFileError:
+            return False
         finally:
             os.close(descriptor)
+        return ProcessIdentity.from_json(who).is_surely_gone
 
     def forget_if_old(self, now_s: float) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -255,34 +297,108 @@ def list_ledgers(root: Path) -> list[FileLedger]:
     found: dict[str, FileLedger] = {}
     for place in LEDGER_FOLDERS:
         for name in (path.name for path in (root / place).iterdir()):
-            if not name.startswith("."):
+            if _NAME.fullmatch(name):  # what else lies there is not ours
                 found[name] = FileLedger(root, Producer.from_hex(name))
     return [found[name] for name in sorted(found)]
 
 
-def read_touches(path: Path) -> tuple[Touch, ...]:
-    """The journals of an open transaction. A last line that is not whole was never acted upon."""
-    return tuple(
-        Touch(*json.loads(line))
-        for line in path.read_text().splitlines(keepends=True)
-        if line.endswith("\n")
+# Reading
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFile(Generic[T]):
+    """One file of a ledger: what it says, or what is wrong with it; neither if it is not there."""
+
+    value: T | None = None
+    damage: DamagedFileError | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return self.value is not None or self.damage is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFiles:
+    touches: LedgerFile[tuple[Touch, ...]]
+    completed: LedgerFile[Decision]
+    decision: LedgerFile[Decision]
+    alive: LedgerFile[dict[str, Any]]
+    settled: bool
+    retired: bool
+
+
+def read_ledger(folder: Path, *, retired: bool) -> LedgerFiles:
+    """FileNotFoundError if the folder is not there."""
+    # Touches before completed: see cut.py for why the order matters.
+    touches = _read(
+        folder / "touched", lambda name, data: parse_touches(name, data, may_grow=not retired)
+    )
+    completed = _read(folder / "completed", parse_decision)
+    decision = _read(folder / "decision", parse_decision)
+    alive = _read(folder / "alive", parse_alive)
+    if not folder.exists():  # moved just now: what was missing may be there in its new place
+        raise FileNotFoundError(str(folder))
+    return LedgerFiles(
+        _expected(touches, folder / "touched"),
+        completed,
+        decision,
+        _expected(alive, folder / "alive"),
+        (folder / "settled").exists(),
+        retired,
     )
 
 
-def _name_in(alive: Path) -> str | None:
+def _read(path: Path, parse: Callable[[str, bytes], T]) -> LedgerFile[T]:
     try:
-        name = json.loads(alive.read_text())["name"]
-    except (ValueError, KeyError):
-        return None  # written in part, when the power failed
-    return None if name is None else str(name)
-
-
-def read_sealed(path: Path) -> dict[str, Any] | None:
-    """A decision, under whichever of its names, or None if there is none."""
-    try:
-        data = path.read_bytes()
+        return LedgerFile(parse(str(path), path.read_bytes()))
     except FileNotFoundError:
-        if not path.parent.exists():
-            raise
-        return None
-    return unsealed(f"{path.parent.name}/{path.name}", data)
+        return LedgerFile()
+    except DamagedFileError as damage:
+        return LedgerFile(damage=damage)
+
+
+def _expected(file: LedgerFile[T], path: Path) -> LedgerFile[T]:
+    """Made with the folder, and never removed."""
+    if file.is_there:
+        return file
+    return LedgerFile(damage=DamagedFileError(str(path), "it is missing"))
+
+
+def parse_touches(name: str, data: bytes, *, may_grow: bool = False) -> tuple[Touch, ...]:
+    """The journals of an open transaction. While its owner may live, the last line may be one that
+    it is writing: nothing was done after it yet."""
+    lines = data.splitlines(keepends=True)
+    if may_grow and lines and _is_unfinished(lines[-1]):
+        lines.pop()
+    try:
+        return tuple(Touch(*_parse_touch(name, line)) for line in lines)
+    except (TypeError, ValueError) as error:
+        raise DamagedFileError(name, f"a line of it is no touch ({error})") from None
+
+
+def _parse_touch(name: str, line: bytes) -> Any:
+    if line.startswith(b"["):  # of a release before seals
+        return json.loads(line.decode())
+    return unsealed_line(name, line)
+
+
+def _is_unfinished(line: bytes) -> bool:
+    if line.endswith(b"\n"):
+        return False
+    with contextlib.suppress(DamagedFileError):
+        unsealed_line("", line[:-1])
+        return False  # a whole line, whose end is damaged
+    return True
+
+
+def parse_decision(name: str, data: bytes) -> Decision:
+    """Of a decision, under whichever of its names."""
+    found = unsealed_line(name, data)
+    return Decision(found["clock"], tuple(Touch(*touch) for touch in found["touches"]))
+
+
+def parse_alive(name: str, data: bytes) -> dict[str, Any]:
+    found = unsealed_json(name, data, _OLD_ALIVE)
+    if "name" not in found:
+        raise DamagedFileError(name, "it names no producer")
+    return found

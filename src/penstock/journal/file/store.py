@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import threading
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.checksum import checksum
 from penstock.disk import make_folder, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
@@ -34,6 +34,8 @@ from penstock.journal.store import (
     Range,
     States,
 )
+from penstock.locks import LockHeldError, locking_within
+from penstock.sealed import DamagedFileError, is_sealed, sealed_json, unsealed_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +52,21 @@ JOURNALS_OPEN_MAX: Final = 200
 """Each open journal holds three file descriptors; systems allow 1,024 or so by default."""
 _COMPONENT_BYTES_MAX: Final = 255
 """The longest name that common filesystems take."""
+NAMING_LOCKS: Final = 64
+"""Who is paused while it takes a name over holds up those of one in so many other names."""
+
+_OLD_MARKER: Final = ("format", "durability")
+_OLD_COLLECTION: Final = (
+    "name", "schemas", "key", "partition_by", "retention_seconds", "retention_bytes",
+)  # fmt: skip
+_MARKER_WAY_OUT: Final = (
+    'restore it from a copy, or write {"format": 1, "durability": "synced"} into it, or "buffered" '
+    "if the store was made so"
+)
+_COLLECTION_WAY_OUT: Final = (
+    "other collections are not concerned. Restore it from a copy; `penstock inspect` of the "
+    "collection's newest segment shows it as it was when that segment was begun"
+)
 
 
 class FileStore(OpenStore):
@@ -96,8 +113,9 @@ class FileStore(OpenStore):
                     f"{self.url} is not a Penstock store, and not empty; choose another folder"
                 )
             made = {"format": FORMAT_VERSION, "durability": durability or "synced"}
-            replace_file(marker, json.dumps(made).encode())
-        found = _parse_json(marker.name, marker.read_bytes())
+            replace_file(marker, sealed_json(made))
+        data = marker.read_bytes()
+        found = parse_marker(str(marker), data)
         if found.get("format") != FORMAT_VERSION:
             raise ConfigurationError(
                 f"{self.url} has store format {found.get('format')}, and this Penstock reads "
@@ -105,7 +123,8 @@ class FileStore(OpenStore):
             )
         kept = found.get("durability")
         if kept not in DURABILITIES:
-            raise CorruptStorageError(f"{marker.name} says durability {kept!r}; restore it")
+            raise CorruptStorageError(f"{marker} says durability {kept!r}; restore it")
+        _reseal(marker, data, found)
         if durability not in (None, kept):
             raise ConfigurationError(
                 f"{self.url} was made with durability {kept!r}, for all who open it; open it "
@@ -150,14 +169,13 @@ class FileStore(OpenStore):
                     )
                 return known
             make_folder(self._root / "journals" / collection.name)
-            replace_file(path, json.dumps(collection.to_json(), indent=2).encode())
+            replace_file(path, sealed_json(collection.to_json()))
         return self._load(collection.name)
 
     def evolve(self, name: str, schema: pa.Schema | str) -> Collection:
         with self._catalog_lock():
             evolved = self._load(name).evolve(schema)
-            path = self._collection_path(name)
-            replace_file(path, json.dumps(evolved.to_json(), indent=2).encode())
+            replace_file(self._collection_path(name), sealed_json(evolved.to_json()))
         return self._load(name)
 
     def collection(self, name: str) -> Collection:
@@ -181,9 +199,18 @@ class FileStore(OpenStore):
             text = path.read_bytes()
         except FileNotFoundError:
             raise UnknownCollectionError(name, tuple(self.collections())) from None
-        loaded = parse_collection(path.name, text)
+        loaded = parse_collection(str(path), text)
         self._collections[name] = (stamp, loaded)
+        if not is_sealed(text):
+            self._reseal_collection(path)
         return loaded
+
+    def _reseal_collection(self, path: Path) -> None:
+        """Rewrites a file of a release before seals; later, if somebody changes collections at the
+        moment, and never, if this process may only read."""
+        with contextlib.suppress(OSError, LockHeldError), locking_within(0), self._catalog_lock():
+            text = path.read_bytes()
+            _reseal(path, text, parse_collection(str(path), text).to_json())
 
     @contextlib.contextmanager
     def _catalog_lock(self) -> Iterator[None]:
@@ -194,7 +221,10 @@ class FileStore(OpenStore):
     # Journals
 
     def journals(self, collection: str, selector: Selector = EVERYTHING) -> list[Journal]:
-        self._load(collection)
+        # Listing needs no schema: a collection whose file is damaged is still listed.
+        check_collection_name(collection)
+        if not self._collection_path(collection).exists():
+            raise UnknownCollectionError(collection, tuple(self.collections()))
         found = []
         with os.scandir(self._root / "journals" / collection) as entries:
             for entry in entries:
@@ -290,17 +320,30 @@ class FileStore(OpenStore):
             self._give_back(name)
 
     def _borrow(self, name: str, create: Callable[[], Collection] | None) -> JournalFile:
+        journal = self._lent(name)
+        if journal is not None:
+            return journal
+        # Without the lock: to open one may mean to wait for another process, and who needs other
+        # journals of this store does not.
+        folder = self.folder_of(name)
+        if create is not None and not is_journal(folder):
+            self._create_journal(name, folder, create)
+        opened = JournalFile(name, folder, self._segment_bytes_max, to_disk=self._to_disk)
+        return self._lent(name, opened) or opened
+
+    def _lent(self, name: str, opened: JournalFile | None = None) -> JournalFile | None:
+        """The open journal, if there is one; else the one that was just opened."""
         with self._lock:
             journal = self._open.get(name)
             if journal is not None and not self._in_use.get(name) and journal.is_gone:
                 self._open.pop(name).close()
                 journal = None
             if journal is None:
-                folder = self.folder_of(name)
-                if create is not None and not is_journal(folder):
-                    self._create_journal(name, folder, create)
-                journal = JournalFile(name, folder, self._segment_bytes_max, to_disk=self._to_disk)
-                self._open[name] = journal
+                if opened is None:
+                    return None
+                self._open[name] = journal = opened
+            elif opened is not None:
+                opened.close()  # another thread was faster
             self._open.move_to_end(name)
             self._in_use[name] = self._in_use.get(name, 0) + 1
             return journal
@@ -334,8 +377,9 @@ class FileStore(OpenStore):
         return FileLedger.register(self._root, name)
 
     @contextlib.contextmanager
-    def naming(self) -> Iterator[None]:
-        with _file_locked(self._root / "producers" / ".lock"):
+    def naming(self, name: str) -> Iterator[None]:
+        number = checksum(name.encode()) % NAMING_LOCKS
+        with _file_locked(self._root / "producers" / f".lock-{number:02x}"):
             yield
 
     def ledgers(self) -> list[ProducerLedger]:
@@ -371,21 +415,23 @@ def _file_locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _reseal(path: Path, data: bytes, found: dict[str, Any]) -> None:
+    """A file of a release before seals is rewritten, unless this process may only read."""
+    if not is_sealed(data):
+        with contextlib.suppress(OSError):
+            replace_file(path, sealed_json(found))
+
+
+def parse_marker(name: str, data: bytes) -> dict[str, Any]:
+    """What `penstock.json` says. The name is for the error."""
+    return unsealed_json(name, data, _OLD_MARKER, _MARKER_WAY_OUT)
+
+
 def parse_collection(name: str, text: bytes) -> Collection:
     """What a collection's file says. The name is for the error."""
     try:
-        return Collection.from_json(_parse_json(name, text))
+        return Collection.from_json(unsealed_json(name, text, _OLD_COLLECTION, _COLLECTION_WAY_OUT))
     except (ConfigurationError, KeyError, TypeError) as error:
-        raise CorruptStorageError(
-            f"{name} does not describe a collection ({error}); restore it"
+        raise DamagedFileError(
+            name, f"it does not describe a collection ({error})", _COLLECTION_WAY_OUT
         ) from None
-
-
-def _parse_json(name: str, text: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise CorruptStorageError(f"{name} is not readable JSON ({error}); restore it") from None
-    if not isinstance(data, dict):
-        raise CorruptStorageError(f"{name} does not hold a JSON object; restore it")
-    return data

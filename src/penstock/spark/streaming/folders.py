@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.sealed import is_sealed, sealed_json, unsealed_json
 from penstock.spark.streaming import steps
 from penstock.spark.streaming.steps import Step
 from penstock.storage import Storage
@@ -21,6 +23,10 @@ FEEDS: Final = "feeds"
 """In the folder of a file store."""
 NOTE_NAME: Final = "feed.json"
 _FORMAT: Final = 1
+_OLD_MEMBERS: Final = ("format", "bindings")
+_WAY_OUT: Final = (
+    "restore it from a copy, or begin with a new checkpoint: all documents are read again then"
+)
 
 
 def feed_folder(options: StreamOptions, name: str) -> Path:
@@ -44,8 +50,7 @@ def settle_folder(folder: Path, options: StreamOptions, *, is_new: bool) -> None
     """Notes in a new folder whose it is. One that is there already must be of the same feed."""
     of = _described(options)
     if is_new:
-        note = json.dumps({"format": _FORMAT, **of}, indent=2).encode()
-        Storage.open(folder).create(NOTE_NAME, note)
+        Storage.open(folder).create(NOTE_NAME, sealed_json({"format": _FORMAT, **of}))
         steps.reached(Step.NOTED)
         return
     path = folder / NOTE_NAME
@@ -63,17 +68,14 @@ def settle_folder(folder: Path, options: StreamOptions, *, is_new: bool) -> None
                 f"this query began with other {setting}: {json.dumps(found.get(setting))}, and now "
                 f"they are {json.dumps(value)}. Set them back, or begin with a new checkpoint"
             )
+    if not is_sealed(path.read_bytes()):
+        with contextlib.suppress(PenstockError):
+            Storage.open(folder).replace(NOTE_NAME, sealed_json(found))
 
 
 def read_note(path: Path) -> dict[str, Any]:
     """What a feed's folder says of whose it is."""
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigurationError(f"{path} does not hold a JSON object; bring it back as it was")
-    return found
+    return unsealed_json(str(path), path.read_bytes(), _OLD_MEMBERS, _WAY_OUT)
 
 
 def _described(options: StreamOptions) -> dict[str, Any]:

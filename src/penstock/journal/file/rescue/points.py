@@ -22,7 +22,7 @@ from penstock.ids import Producer
 from penstock.journal.collection import Collection
 from penstock.journal.file.durable import replace_file, write_file
 from penstock.journal.file.head import Position
-from penstock.journal.file.sealed import sealed, unsealed
+from penstock.sealed import sealed_json, unsealed_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def write_point(backup: Path, point: Point) -> None:
         "collections": [collection.to_json() for collection in point.collections],
         "journals": [_journal_to_json(kept) for kept in point.journals],
     }
-    replace_file(_path(backup, point.number), sealed(data))
+    replace_file(_path(backup, point.number), sealed_json(data))
 
 
 def list_points(backup: Path) -> list[int]:
@@ -101,7 +101,8 @@ def read_point(backup: Path, number: int | None = None) -> Point:
         there = ", ".join(map(str, known))
         raise ConfigurationError(f"{backup} has no point {number}; it has {there}")
     path = _path(backup, number)
-    data = unsealed(f"{path.parent.name}/{path.name}", path.read_bytes())
+    way_out = "restore another point, or from another copy"
+    data = unsealed_json(str(path), path.read_bytes(), (), way_out)
     if data["format"] != FORMAT_VERSION:
         raise ConfigurationError(
             f"{path} has backup format {data['format']}, and this Penstock reads {FORMAT_VERSION}"

@@ -107,8 +107,8 @@ def _stated_ends(folder: Path) -> tuple[int, int | None]:
     """The first kept offset and the end, as the journal's head says; if it does not, as the names
     of segments do."""
     with contextlib.suppress(OSError, DamagedHeadError), (folder / "head").open("rb") as file:
-        _, synced, kept = Head(file.fileno()).all()
-        return kept.first_offset, max(synced.offset, kept.first_offset)
+        head = Head(file.fileno()).all()
+        return head.kept.first_offset, max(head.synced.offset, head.kept.first_offset)
     return min(list_segments(folder), default=0), None
 
 
