@@ -1,8 +1,8 @@
 """Ends a process at a chosen change to the disk: by SIGKILL, or as if the power had failed.
 
-Every call that changes files is counted. `kill_at` ends it after the n-th, with everything in the
-page cache intact. `cut_power_at` leaves, in another folder, only what had been synced by then: a
-file's contents as of its last fsync, and under the names that its folder had at its last fsync.
+Every call that changes files is counted. `kill_at` ends the process after the n-th, with everything
+in the page cache intact. `record` lets it run to its end and notes all that it does to the disk:
+what a power cut would have left is then made of the notes, see `tests/power_cuts.py`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.power_cuts import Recorder, Recording
+
 CHANGES = (
-    "open", "write", "pwrite", "pwritev", "fsync", "fdatasync", "rename", "mkdir", "truncate",
-    "ftruncate", "unlink",
+    "open", "write", "pwrite", "pwritev", "fsync", "fdatasync", "rename", "replace", "link",
+    "mkdir", "rmdir", "truncate", "ftruncate", "unlink",
 )  # fmt: skip
-POWER_CUT_EXIT = 77
 
 Story = Callable[[Path, Path], None]
 """What the process does: its store, and a file to which it reports what was acknowledged."""
@@ -64,13 +65,15 @@ class Stage:
         if ended != -signal.SIGKILL:
             raise RuntimeError(f"the story was to be killed at {change}, but ended with {ended}")
 
-    def cut_power_at(
-        self, change: int, story: Story, store: Path, reports: Path, left: Path
-    ) -> None:
-        """Runs the story until its n-th change; what was durable then is in the folder `left`."""
-        ended, _ = self._run("cut", story, store, reports, change=change, left=left)
-        if ended != POWER_CUT_EXIT:
-            raise RuntimeError(f"the power was to fail at {change}, but the story ended: {ended}")
+    def record(self, story: Story, store: Path, reports: Path) -> Recording:
+        """Runs the story to its end; gives what it did to the disk, step by step."""
+        notes = reports.with_name(f"{reports.name}.recording")
+        ended, _ = self._run("record", story, store, reports, notes=notes)
+        if ended != 0:
+            raise RuntimeError(f"the story itself failed with {ended}")
+        recording: Recording = pickle.loads(notes.read_bytes())
+        notes.unlink()
+        return recording
 
     def _run(self, way: str, story: Story, *paths: Path, **more: Any) -> tuple[int, int]:
         order = {
@@ -108,97 +111,49 @@ def _serve() -> None:
 
 
 def _perform(order: dict[str, str], story: Story, store: Path, reports: Path) -> None:
-    disk = _Disk(store)
     change, count = int(order.get("change", 0)), 0
+    recorder = Recorder(store, reports) if order["way"] == "record" else None
+
+    def before() -> None:
+        if recorder is not None:
+            recorder.before()
 
     def after(name: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
         count += 1
-        if order["way"] == "cut" and name in ("fsync", "fdatasync"):
-            disk.synced(arguments[0])
-        if count != change:
-            return
-        if order["way"] == "kill":
+        if recorder is not None:
+            recorder.changed(name, arguments)
+        if count == change:
             os.kill(os.getpid(), signal.SIGKILL)
-        disk.restore(Path(order["left"]))
-        os._exit(POWER_CUT_EXIT)
 
-    _watch(after)
+    _watch(before, after)
     story(store, reports)
+    if recorder is not None:
+        Path(order["notes"]).write_bytes(pickle.dumps(recorder.recording()))
     if order["way"] == "count":
         Path(order["count_to"]).write_text(str(count))
 
 
-def _watch(after: Callable[[str, tuple[Any, ...]], None]) -> None:
+def _watch(before: Callable[[], None], after: Callable[[str, tuple[Any, ...]], None]) -> None:
     inside = [False]
 
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            result = real(*arguments, **named)
-            if not inside[0]:
-                inside[0] = True
-                try:
-                    after(name, arguments)
-                finally:
-                    inside[0] = False
+            if inside[0]:
+                return real(*arguments, **named)
+            inside[0] = True
+            try:
+                before()
+                result = real(*arguments, **named)
+                after(name, (result, *arguments) if name == "open" else arguments)
+            finally:
+                inside[0] = False
             return result
 
         return call
 
     for name in CHANGES:
         setattr(os, name, wrap(name, getattr(os, name)))
-
-
-class _Disk:
-    """What would be found after a power cut: by inode, contents and folder entries as last synced.
-    Whatever the store held at the start is taken as durable."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._contents: dict[int, bytes] = {}
-        self._entries: dict[int, dict[str, int]] = {}
-        self._held: dict[int, int] = {}
-        """Open descriptors, so that no inode we know of is given to another file meanwhile."""
-        for path in [root, *root.rglob("*")]:
-            self._take(path)
-
-    def synced(self, descriptor: int) -> None:
-        self._take(Path(f"/proc/self/fd/{descriptor}").resolve())
-
-    def restore(self, left: Path) -> None:
-        self._restore(self._root.stat().st_ino, left)
-
-    def _take(self, path: Path) -> None:
-        status = path.stat()
-        self._hold(status.st_ino, path)
-        if stat.S_ISDIR(status.st_mode):
-            with os.scandir(path) as entries:
-                here = {entry.name: entry.inode() for entry in entries}
-            for name, inode in here.items():
-                self._hold(inode, path / name)
-            # A folder has one parent: found here, it is gone from where it was moved from.
-            for elsewhere in self._entries.values():
-                for name, inode in list(elsewhere.items()):
-                    if inode in here.values() and inode in self._entries:
-                        del elsewhere[name]
-            self._entries[status.st_ino] = here
-        else:
-            self._contents[status.st_ino] = path.read_bytes()
-
-    def _hold(self, inode: int, path: Path) -> None:
-        if inode not in self._held:
-            self._held[inode] = os.open(path, os.O_RDONLY)
-
-    def _restore(self, inode: int, target: Path) -> None:
-        target.mkdir()
-        for name, child in self._entries.get(inode, {}).items():
-            if child in self._entries or (child not in self._contents and self._is_folder(child)):
-                self._restore(child, target / name)
-            else:
-                (target / name).write_bytes(self._contents.get(child, b""))
-
-    def _is_folder(self, inode: int) -> bool:
-        return any(path.stat().st_ino == inode and path.is_dir() for path in self._root.rglob("*"))
 
 
 def copy_store(source: Path, target: Path) -> Path:

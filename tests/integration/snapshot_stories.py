@@ -49,19 +49,7 @@ def make_store(folder: Path) -> Path:
     return folder
 
 
-def count_links() -> None:
-    """`tests.faults` does not count links: so each is followed by a call that it counts."""
-    real = os.link
-
-    def link(source: Path, target: Path) -> None:
-        real(source, target)
-        os.close(os.open(os.devnull, os.O_RDONLY))
-
-    os.link = link  # type: ignore[assignment] # for the rest of this process
-
-
 def story(folder: Path, reports: Path) -> None:
-    count_links()
     member = open_member(folder)
     member.recover()
     for epoch, decision in EPOCHS.items():
@@ -78,7 +66,6 @@ def story(folder: Path, reports: Path) -> None:
 
 def fresh(folder: Path, reports: Path) -> None:
     """The first file of all: its folders are made on the way."""
-    count_links()
     Storage.open(folder / "deep" / "er").create("x/y/record", b"whole")
     report(reports, "created 1")
     Storage.open(folder / "deep" / "er").create("x/z/record", b"whole")

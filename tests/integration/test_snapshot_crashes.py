@@ -1,7 +1,7 @@
 """A member dies at any of its changes to the disk: what it was promised is there, and whole.
 
 The story is cut short after its first change to the disk, its second, and so on to the last, once
-by SIGKILL and once by a power cut that loses everything not synced. What must hold after:
+by SIGKILL and by power cuts (see `tests/power_cuts.py`). What must hold after:
 
 - an epoch whose `prepare` returned is in doubt, committed, or dropped as it is outlived
 - an epoch whose `commit` returned is recovered, unless a later one is
@@ -31,6 +31,7 @@ from tests.integration.snapshot_stories import (
     state_of,
     story,
 )
+from tests.power_cuts import scratch
 from tests.small_disk import needs_small_disk, run_on_small_disk
 
 if TYPE_CHECKING:
@@ -47,12 +48,13 @@ def stage() -> Iterator[Stage]:
     stage.close()
 
 
-def promises(reports: Path, kind: str) -> set[int]:
-    lines = [line.split() for line in reports.read_text().splitlines()]
+def promises(reports: Path | list[str], kind: str) -> set[int]:
+    told = reports if isinstance(reports, list) else reports.read_text().splitlines()
+    lines = [line.split() for line in told]
     return {int(epoch) for what, epoch in lines if what == kind}
 
 
-def check_store(folder: Path, reports: Path, when: str) -> int:
+def check_store(folder: Path, reports: Path | list[str], when: str) -> int:
     """Everything that must hold after a crash; gives the newest committed epoch."""
     prepared, committed = promises(reports, "prepared"), promises(reports, "committed")
     aborted = promises(reports, "aborted")
@@ -110,54 +112,45 @@ def test_member_killed_after_every_change(stage: Stage, tmp_path: Path) -> None:
     original = make_store(tmp_path / "original")
     recovered = set()
     for change in range(1, changes_of_story(stage, tmp_path) + 1):
-        folder = copy_store(original, tmp_path / f"store-{change}")
         reports = tmp_path / f"reports-{change}.txt"
         reports.touch()
-        stage.kill_at(change, story, folder, reports)
-        recovered.add(check_store(folder, reports, f"killed after change {change}"))
+        with scratch() as folder:
+            stage.kill_at(change, story, copy_store(original, folder), reports)
+            recovered.add(check_store(folder, reports, f"killed after change {change}"))
     assert recovered == {1, 2, 4, 5, 6}, "the story is cut in all of its chapters"
 
 
 def test_power_cut_after_every_change(stage: Stage, tmp_path: Path) -> None:
-    original = make_store(tmp_path / "original")
+    recording = stage.record(story, make_store(tmp_path / "store"), tmp_path / "told")
     recovered = set()
-    for change in range(1, changes_of_story(stage, tmp_path) + 1):
-        folder = copy_store(original, tmp_path / f"store-{change}")
-        reports, left = tmp_path / f"reports-{change}.txt", tmp_path / f"left-{change}"
-        reports.touch()
-        stage.cut_power_at(change, story, folder, reports, left)
-        recovered.add(check_store(left, reports, f"power cut after change {change}"))
+    for change, chance, when in recording.cuts():
+        with scratch() as left:
+            told = recording.cut(change, chance, left)
+            recovered.add(check_store(left, told, when))
     assert recovered == {1, 2, 4, 5, 6}
 
 
 def test_power_cut_while_folders_are_made(stage: Stage, tmp_path: Path) -> None:
-    (tmp_path / "complete").mkdir()
-    changes = stage.count_changes(fresh, tmp_path / "complete", tmp_path / "complete.txt")
-    for change in range(1, changes + 1):
-        folder = tmp_path / f"store-{change}"
-        reports, left = tmp_path / f"reports-{change}.txt", tmp_path / f"left-{change}"
-        folder.mkdir()
-        reports.touch()
-        stage.cut_power_at(change, fresh, folder, reports, left)
-        storage = Storage.open(left / "deep" / "er")
-        for number, name in ((1, "x/y/record"), (2, "x/z/record")):
-            read = storage.read(name)
-            assert read in (None, b"whole"), change
-            assert read is not None or number not in promises(reports, "created"), change
+    (tmp_path / "store").mkdir()
+    recording = stage.record(fresh, tmp_path / "store", tmp_path / "told")
+    for change, chance, when in recording.cuts():
+        with scratch() as left:
+            told = recording.cut(change, chance, left)
+            storage = Storage.open(left / "deep" / "er")
+            for number, name in ((1, "x/y/record"), (2, "x/z/record")):
+                read = storage.read(name)
+                assert read in (None, b"whole"), when
+                assert read is not None or number not in promises(told, "created"), when
 
 
 def test_what_was_seen_is_not_lost_in_a_power_cut(stage: Stage, tmp_path: Path) -> None:
-    original = make_store(tmp_path / "original")
     complete = tmp_path / "complete.txt"
-    changes = stage.count_changes(doubtful, copy_store(original, tmp_path / "complete"), complete)
+    recording = stage.record(doubtful, make_store(tmp_path / "store"), complete)
     assert promises(complete, "doubtful") == promises(complete, "seen") == {0, 1, 2}
-    for change in range(1, changes + 1):
-        folder = copy_store(original, tmp_path / f"store-{change}")
-        reports, left = tmp_path / f"reports-{change}.txt", tmp_path / f"left-{change}"
-        reports.touch()
-        stage.cut_power_at(change, doubtful, folder, reports, left)
-        for number in promises(reports, "seen"):
-            assert Storage.open(left).read(f"decision-{number}") == b"commit", change
+    for change, chance, when in recording.cuts():
+        with scratch() as left:
+            for number in promises(recording.cut(change, chance, left), "seen"):
+                assert Storage.open(left).read(f"decision-{number}") == b"commit", when
 
 
 FULL_DISK = """

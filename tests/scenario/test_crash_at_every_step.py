@@ -1,7 +1,7 @@
 """A producer dies at any of its changes to the disk: every transaction is whole or not there.
 
 The story below is cut short after its first change to the disk, its second, and so on to the last,
-once by SIGKILL and once by a power cut that loses everything not synced. What must hold after:
+once by SIGKILL and by power cuts (see `tests/power_cuts.py`). What must hold after:
 
 - what was promised (an append or a commit that returned) is there, once
 - a transaction is visible in all of its journals or in none, before and after recovery
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from penstock.journal.documents import read_documents
 from penstock.journal.file import ledger as ledger_module
 from penstock.journal.file import segment as segment_module
 from tests.faults import Stage, copy_store, report
+from tests.power_cuts import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,12 +151,12 @@ def test_producer_killed_after_every_change(stage: Stage, tmp_path: Path) -> Non
     assert changes > 100
     outcomes = set()
     for change in range(1, changes + 1):
-        folder = copy_store(original, tmp_path / f"store-{change}")
         reports = tmp_path / f"reports-{change}.txt"
         reports.touch()
-        stage.kill_at(change, story, folder, reports)
-        promised = set(reports.read_text().split())
-        found = check_store(folder, promised, f"killed after change {change}")
+        with scratch() as folder:
+            stage.kill_at(change, story, copy_store(original, folder), reports)
+            promised = set(reports.read_text().split())
+            found = check_store(folder, promised, f"killed after change {change}")
         outcomes.add(tuple(name for name in TRANSACTIONS if found[name]))
     # The story is cut in all of its chapters.
     names = tuple(TRANSACTIONS)
@@ -162,15 +164,24 @@ def test_producer_killed_after_every_change(stage: Stage, tmp_path: Path) -> Non
 
 
 def test_power_cut_after_every_change(stage: Stage, tmp_path: Path) -> None:
-    original = make_store(tmp_path / "original")
-    changes = changes_of_story(stage, tmp_path)
-    for change in range(1, changes + 1):
-        folder = copy_store(original, tmp_path / f"store-{change}")
-        reports, left = tmp_path / f"reports-{change}.txt", tmp_path / f"left-{change}"
-        reports.touch()
-        stage.cut_power_at(change, story, folder, reports, left)
-        promised = set(reports.read_text().split())
-        check_store(left, promised, f"power cut after change {change}")
+    recording = stage.record(story, make_store(tmp_path / "store"), tmp_path / "reports")
+    for change, chance, when in recording.cuts():
+        with scratch() as left:
+            promised = recording.cut(change, chance, left)
+            check_store(left, set(promised), when)
+
+
+def test_power_cut_while_another_is_recovered_from(stage: Stage, tmp_path: Path) -> None:
+    """What mends must not build on what a second cut takes away."""
+    recording = stage.record(story, make_store(tmp_path / "store"), tmp_path / "reports")
+    for change in range(9, recording.changes, 29):
+        left = tmp_path / f"left-{change}"
+        promised = set(recording.cut(change, random.Random(change), left))
+        again = stage.record(recovering, left, tmp_path / f"again-{change}")
+        for second, chance, when in again.cuts(every=7, fresh=1):
+            with scratch() as twice:
+                again.cut(second, chance, twice)
+                check_store(twice, promised, f"after change {change}, and then: {when}")
 
 
 def doubtful(folder: Path, reports: Path) -> None:
@@ -210,25 +221,22 @@ def doubtful(folder: Path, reports: Path) -> None:
 def test_power_cut_after_a_doubtful_disk(stage: Stage, tmp_path: Path) -> None:
     original = make_store(tmp_path / "original")
     reference, told = copy_store(original, tmp_path / "reference"), tmp_path / "told.txt"
-    changes = stage.count_changes(doubtful, reference, told)
+    recording = stage.record(doubtful, reference, told)
     promised = set(told.read_text().split())
     assert "third" in promised
     assert len(promised) == 12, "one append failed with the disk"
-    for change in range(1, changes + 1):
-        folder = copy_store(original, tmp_path / f"store-{change}")
-        reports, left = tmp_path / f"reports-{change}.txt", tmp_path / f"left-{change}"
-        reports.touch()
-        stage.cut_power_at(change, doubtful, folder, reports, left)
-        promised = set(reports.read_text().split())
-        with open_store(left, segment_bytes_max=SEGMENT_BYTES_MAX) as store:
-            early = visible(store)
-            assert early["third"] in (0, 3), f"torn after change {change}, before recovery"
-            store.recover()
-            found = visible(store)
-        assert found["third"] == (3 if "third" in promised else found["third"]), f"{change}"
-        assert found["third"] in (0, 3), f"torn after change {change}"
+    for change, chance, when in recording.cuts():
+        with scratch() as left:
+            promised = set(recording.cut(change, chance, left))
+            with open_store(left, segment_bytes_max=SEGMENT_BYTES_MAX) as store:
+                early = visible(store)
+                assert early["third"] in (0, 3), f"torn, before recovery, {when}"
+                store.recover()
+                found = visible(store)
+        assert found["third"] == (3 if "third" in promised else found["third"]), when
+        assert found["third"] in (0, 3), f"torn, {when}"
         lost = {name for name in promised if not found[name]}
-        assert not lost, f"lost after change {change}"
+        assert not lost, when
 
 
 def decided_then_killed(folder: Path, reports: Path) -> None:
@@ -258,18 +266,17 @@ def test_recovery_killed_after_every_change(stage: Stage, tmp_path: Path) -> Non
     with open_store(original) as store:
         assert visible(store)["third"] == 0, "acknowledged in one journal: hidden in all"
     reference = copy_store(original, tmp_path / "reference")
-    changes = stage.count_changes(recovering, reference, tmp_path / "reference.txt")
+    recording = stage.record(recovering, reference, tmp_path / "reference.txt")
     assert check_store(reference, set(), "after recovery")["third"] == TRANSACTIONS["third"]
-    for change in range(1, changes + 1):
-        for way in ("killed", "power cut"):
-            folder = copy_store(original, tmp_path / f"{way}-{change}")
-            left = folder
-            if way == "killed":
-                stage.kill_at(change, recovering, folder, reports)
-            else:
-                left = tmp_path / f"left-{change}"
-                stage.cut_power_at(change, recovering, folder, reports, left)
-            found = check_store(left, set(), f"{way} in recovery after change {change}")
+    for change in range(1, recording.changes + 1):
+        with scratch() as folder:
+            stage.kill_at(change, recovering, copy_store(original, folder), reports)
+            found = check_store(folder, set(), f"killed in recovery after change {change}")
+        assert found["third"] == TRANSACTIONS["third"], "a decision is never taken back"
+    for change, chance, when in recording.cuts():
+        with scratch() as left:
+            recording.cut(change, chance, left)
+            found = check_store(left, set(), f"in recovery: {when}")
             assert found["third"] == TRANSACTIONS["third"], "a decision is never taken back"
 
 
@@ -289,26 +296,27 @@ def test_abort_cut_short_after_every_change(stage: Stage, tmp_path: Path) -> Non
     original = make_store(tmp_path / "original")
     before = {path.name for path in (original / "retired").iterdir()}
     reference = copy_store(original, tmp_path / "reference")
-    changes = stage.count_changes(aborting, reference, tmp_path / "reference.txt")
+    recording = stage.record(aborting, reference, tmp_path / "reference.txt")
     assert (tmp_path / "reference.txt").read_text().split() == ["rolled-back"]
-    outcomes = set()
-    for change in range(1, changes + 1):
-        for way in ("killed", "power cut"):
-            folder = copy_store(original, tmp_path / f"{way}-{change}")
-            reports = tmp_path / f"{way}-{change}.txt"
-            reports.touch()
-            left = folder
-            if way == "killed":
-                stage.kill_at(change, aborting, folder, reports)
-            else:
-                left = tmp_path / f"left-{change}"
-                stage.cut_power_at(change, aborting, folder, reports, left)
-            fenced = {path.name for path in (left / "retired").iterdir()} - before
-            with open_store(left, segment_bytes_max=SEGMENT_BYTES_MAX) as store:
-                noted = {str(one.producer): one.outcome for one in store.aborts()}
-            assert fenced <= noted.keys(), f"{way} after change {change}"
-            if reports.read_text():
-                assert list(noted.values()) == ["rolled back"], f"{way} after change {change}"
-            outcomes |= {*noted.values(), *(["none"] if not noted else [])}
-            check_store(left, set(), f"{way} in an abort after change {change}")
+    outcomes: set[str | None] = set()
+
+    def check(left: Path, promised: list[str], when: str) -> None:
+        fenced = {path.name for path in (left / "retired").iterdir()} - before
+        with open_store(left, segment_bytes_max=SEGMENT_BYTES_MAX) as store:
+            noted = {str(one.producer): one.outcome for one in store.aborts()}
+        assert fenced <= noted.keys(), when
+        if promised:
+            assert list(noted.values()) == ["rolled back"], when
+        outcomes.update(noted.values() if noted else ["none"])
+        check_store(left, set(), f"in an abort: {when}")
+
+    for change in range(1, recording.changes + 1):
+        reports = tmp_path / f"killed-{change}.txt"
+        reports.touch()
+        with scratch() as folder:
+            stage.kill_at(change, aborting, copy_store(original, folder), reports)
+            check(folder, reports.read_text().split(), f"killed after change {change}")
+    for change, chance, when in recording.cuts():
+        with scratch() as left:
+            check(left, recording.cut(change, chance, left), when)
     assert outcomes == {"none", None, "rolled back"}, "the story is cut in all of its chapters"

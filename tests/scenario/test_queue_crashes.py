@@ -1,8 +1,8 @@
 """A Queue's process dies at any of its changes to the disk: what an epoch counts on is there.
 
 The story below is cut short after its first change to the disk, its second, and so on to the last,
-once by SIGKILL and once by a power cut that loses everything not synced. Then the queue is opened
-at the last epoch that was reported: it has exactly the rows of that epoch, and goes on.
+once by SIGKILL and by power cuts (see `tests/power_cuts.py`). Then the queue is opened at the last
+epoch that was reported: it has exactly the rows of that epoch, and goes on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from penstock.shuffle.queue.compress import compress
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.queue.reclaim import reclaim
-from penstock.shuffle.queue.segment import list_segments, segment_path
+from penstock.shuffle.queue.segment import list_segments
 from tests.faults import Stage, report
+from tests.power_cuts import scratch
 from tests.unit.shuffle.queue.queues import (
     Commits,
     Entry,
@@ -90,10 +91,10 @@ def story(folder: Path, reports: Path) -> None:
             log = QueueLog.open(folder, epochs[-1][1], segment_bytes_max=SEGMENT_BYTES_MAX)
 
 
-def check(folder: Path, reports: Path, when: str) -> int:
+def check(folder: Path, promises: list[str], when: str) -> int:
     """Opens what is left at the last reported epoch; gives how many blocks that has."""
     model, consumed, blocks, lsn = Model(), 0, 0, 0
-    for line in reports.read_text().splitlines():
+    for line in promises:
         what, *numbers = line.split()
         if what == "block":
             model.blocks.append((int(numbers[0]), entries_of(int(numbers[1]))))
@@ -123,39 +124,36 @@ def check_rows(folder: Path, model: Model, span: tuple[int, int], lsn: int, when
     assert found == model.visible(start, end, lsn), when
 
 
-def tear(folder: Path) -> None:
-    """What was not synced may have come to the disk in parts, all the same."""
-    segments = list_segments(folder) if folder.exists() else []
-    if segments:
-        with segment_path(folder, segments[-1]).open("ab") as file:
-            file.write(b"PSQB" + bytes(range(200)))
-        segment_path(folder, segments[-1] + 1).write_bytes(b"PSTKQSEG")
-
-
 def test_the_story_itself(stage: Stage, tmp_path: Path) -> None:
     reports = tmp_path / "reports"
     (tmp_path / "queue").mkdir()
     assert stage.count_changes(story, tmp_path / "queue", reports) > 100
-    assert check(tmp_path / "queue", reports, "after the whole story") == 2 * ROUNDS
+    told = reports.read_text().splitlines()
+    assert check(tmp_path / "queue", told, "after the whole story") == 2 * ROUNDS
     assert list_segments(tmp_path / "queue")[0] > 1, "segments were dropped"
 
 
-@pytest.mark.parametrize("way", ["killed", "power cut", "power cut, torn"])
-def test_queue_dies_after_every_change(stage: Stage, tmp_path: Path, way: str) -> None:
+def test_queue_killed_after_every_change(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "complete").mkdir()
     changes = stage.count_changes(story, tmp_path / "complete", tmp_path / "complete.txt")
     reached = set()
     for change in range(1, changes + 1):
-        folder, reports = tmp_path / f"queue-{change}", tmp_path / f"reports-{change}"
-        folder.mkdir()
+        reports = tmp_path / f"reports-{change}"
         reports.touch()
-        if way == "killed":
+        with scratch() as folder:
+            folder.mkdir()
             stage.kill_at(change, story, folder, reports)
-        else:
-            left = tmp_path / f"left-{change}"
-            stage.cut_power_at(change, story, folder, reports, left)
-            folder = left
-        if way == "power cut, torn":
-            tear(folder)
-        reached.add(check(folder, reports, f"{way} after change {change}"))
+            told = reports.read_text().splitlines()
+            reached.add(check(folder, told, f"killed after change {change}"))
+    assert reached >= {2 * rounds for rounds in range(ROUNDS)}, "in every round"
+
+
+def test_power_cut_after_every_change(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "queue").mkdir()
+    recording = stage.record(story, tmp_path / "queue", tmp_path / "told")
+    reached = set()
+    for change, chance, when in recording.cuts():
+        with scratch() as left:
+            promises = recording.cut(change, chance, left)
+            reached.add(check(left, promises, when))
     assert reached >= {2 * rounds for rounds in range(ROUNDS)}, "in every round"

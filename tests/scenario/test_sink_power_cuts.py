@@ -1,6 +1,6 @@
 """The power fails while a batch is written to a collection: run again, it is there once.
 
-Cut short after any of its changes to the disk, with everything lost that was not synced by then.
+Cut short after any of its changes to the disk; see `tests/power_cuts.py` for what is left then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from penstock.journal.documents import read_documents
 from penstock.sinks.batches import commit_batch
 from penstock.sinks.collection import CollectionSink
 from penstock.sinks.two_phase import Batch
-from tests.faults import Stage, copy_store, report
+from tests.faults import Stage, report
+from tests.power_cuts import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,24 +65,21 @@ def seen(folder: Path) -> Counter[Any]:
 
 
 def test_power_cut_while_batches_are_written(stage: Stage, tmp_path: Path) -> None:
-    original = tmp_path / "original"
-    with open_store(original) as store:
+    folder = tmp_path / "store"
+    with open_store(folder) as store:
         store.create(Collection.define("c", "id BIGINT NOT NULL, half INT NOT NULL", "id", "half"))
-    changes = stage.count_changes(story, copy_store(original, tmp_path / "all"), tmp_path / "told")
+    recording = stage.record(story, folder, tmp_path / "told")
     outcomes = set()
-    for change in range(1, changes + 1, EVERY):
-        folder = copy_store(original, tmp_path / f"store-{change}")
-        reports, left = tmp_path / f"reports-{change}", tmp_path / f"left-{change}"
-        reports.touch()
-        stage.cut_power_at(change, story, folder, reports, left)
-        promised = reports.read_text().split()
-        found = seen(left)
-        whole = [Counter(), Counter(range(1, 4)), Counter(range(1, 7))]
-        assert found in whole[len(promised) :], f"after change {change}, told {promised}"
-        outcomes.add(whole.index(found))
-        # Spark runs the batch again for which it was not told that it is committed.
-        for number in range(len(promised), 2):
-            write(left, number, *([[1], [2, 3]], [[4, 5, 6]])[number])
-        write(left, 2, [7])
-        assert seen(left) == Counter(range(1, 8)), f"after change {change}, told {promised}"
+    for change, chance, when in recording.cuts(EVERY):
+        with scratch() as left:
+            promised = recording.cut(change, chance, left)
+            found = seen(left)
+            whole = [Counter(), Counter(range(1, 4)), Counter(range(1, 7))]
+            assert found in whole[len(promised) :], f"{when}, told {promised}"
+            outcomes.add(whole.index(found))
+            # Spark runs the batch again for which it was not told that it is committed.
+            for number in range(len(promised), 2):
+                write(left, number, *([[1], [2, 3]], [[4, 5, 6]])[number])
+            write(left, 2, [7])
+            assert seen(left) == Counter(range(1, 8)), f"{when}, told {promised}"
     assert outcomes == {0, 1, 2}
