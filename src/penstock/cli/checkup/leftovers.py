@@ -13,13 +13,13 @@ from penstock.cli.inspection.producers import is_locked
 from penstock.cli.settling import sentence, settle
 from penstock.cli.shuffle_view import sized
 from penstock.cli.terminal import counted
-from penstock.errors import ConfigurationError, PenstockError
-from penstock.journal.errors import ProducerFencedError
-from penstock.journal.file.durable import locked
+from penstock.errors import ConfigurationError, CorruptStorageError, PenstockError
+from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.file.head import DamagedHeadError, Head
 from penstock.journal.file.ledger import list_ledgers
 from penstock.journal.file.repair import is_journal, is_sound
 from penstock.journal.file.segment import segment_path
+from penstock.locks import LockHeldError, locked
 from penstock.shuffle.feed import NAME_PATTERN
 from penstock.shuffle.running import lock_folder
 from penstock.sinks.batches import Decisions
@@ -39,11 +39,14 @@ if TYPE_CHECKING:
 
 DECIDED_SECONDS_MAX: Final = 600.0
 """A batch is committed seconds after it was decided. One that is not has lost its query."""
+LOOK_SECONDS_MAX: Final = 0.5
+"""Who appends holds a journal's lock for a millisecond. One that holds it longer is told of."""
 _REPAIR: Final = "penstock doctor --repair"
 
 
 def check_leftovers(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
     # Journals first: recovery opens them, and opening mends.
+    yield from _collections(store)
     yield from _ends(store, root, repair=repair)
     yield from _producers(store, root, repair=repair)
     yield from _unfinished(root, repair=repair)
@@ -54,6 +57,19 @@ def check_leftovers(store: OpenStore, root: Path, *, repair: bool) -> Iterator[F
 # Journals
 
 
+def _collections(store: OpenStore) -> Iterator[Finding]:
+    damaged = 0
+    names = store.collections()
+    for name in names:
+        try:
+            store.collection(name)
+        except CorruptStorageError as damage:
+            damaged += 1
+            yield error("collections", str(damage), "")
+    if not damaged:
+        yield ok("collections", f"{counted(len(names), 'collection')}, all readable")
+
+
 def _ends(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
     looked_at = torn = 0
     for folder in sorted((root / "journals").glob("*/*")):
@@ -61,7 +77,12 @@ def _ends(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
             continue
         looked_at += 1
         journal = f"{folder.parent.name}/{folder.name.replace('+', '/')}"
-        found = _end(folder)
+        try:
+            found = _end(folder)
+        except LockHeldError as held:
+            torn += 1
+            yield warning("journals", f"{journal}: {held}", "")
+            continue
         if found is None:
             continue
         torn += 1
@@ -86,7 +107,7 @@ def _end(folder: Path) -> str | None:
     except FileNotFoundError:
         return "its head is missing"
     try:
-        with locked(descriptor):
+        with locked(descriptor, LOOK_SECONDS_MAX):
             head = Head(descriptor)
             if is_sound(head, folder):
                 return None
@@ -109,13 +130,21 @@ def _end(folder: Path) -> str | None:
 
 def _producers(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
     if repair:
-        settled = settle(store)
+        settled, left = settle(store)
         for one in settled:
             yield ok("producers", sentence(one))
+        for why in left:
+            yield error("producers", why, "")
     living = dead = 0
     for ledger in list_ledgers(root):
         with contextlib.suppress(ProducerFencedError):  # settled and forgotten just now
-            record = ledger.record()
+            try:
+                record = ledger.record()
+            except DamagedLedgerError as damage:
+                if not damage.known.is_settled:
+                    dead += 1
+                    yield error("producers", str(damage), _REPAIR)
+                continue
             if record.settled:
                 continue
             if not record.retired and not ledger.is_dead():
