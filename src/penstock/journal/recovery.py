@@ -281,6 +281,10 @@ def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
 def _settle_by_record(store: JournalStore, record: ProducerRecord) -> Outcome | None:
     if record.decision is not None:
         acknowledge(store, record.producer, record.decision, None)
+        # A power cut may bring a decision back that was carried out, beside later touches.
+        decided = record.decision.touches
+        later = tuple(touch for touch in record.touches if touch not in decided)
+        roll_back(store, record.producer, later, None)
         return "committed"
     if not record.touches:
         return None

@@ -17,7 +17,7 @@ from penstock.journal import Collection, OpenStore, open_store
 from penstock.journal import transaction as transaction_module
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
-from penstock.journal.errors import DamagedLedgerError, LedgerMarks
+from penstock.journal.errors import DamagedLedgerError, LedgerMarks, NothingToAbortError
 from penstock.journal.transaction import Step
 from tests.unit.journal import journal_children as children
 from tests.unit.journal.journal_files import fast_folder
@@ -146,6 +146,45 @@ def test_no_damage_of_a_ledger_tears_its_transaction_or_holds_others_up(
                     for journal in ("a", "b"):
                         successor.append(journal, {"id": 3})
                 assert seen(store) == both([*wanted, 3]), what
+
+
+@pytest.mark.parametrize(("step", "count", "rolls_back"), DEATHS)
+def test_a_ledger_of_which_nothing_is_left_tears_nothing(
+    tmp_path: Path, step: Step, count: int, rolls_back: bool
+) -> None:
+    """A commit that one journal has is finished in the others; one that none has is not made."""
+    process = children.PROCESSES.Process(
+        target=die_at, args=(tmp_path, step, count), kwargs={"rolls_back": rolls_back}
+    )
+    process.start()
+    children.end(process)
+    (folder,) = (path for path in (tmp_path / "producers").iterdir() if path.is_dir())
+    for path in folder.iterdir():
+        path.unlink()
+    store = open_store(tmp_path)
+    assert seen(store)["a/000"] == seen(store)["b/000"]
+    store.recover()
+    committed = step in COMMITTED and step is not Step.DECIDED
+    assert seen(store) == both([0, 1, 2] if committed else [0, 1])
+    with store.producer("job") as successor:
+        successor.append("a", {"id": 3})
+
+
+def test_a_decision_that_a_power_cut_brought_back_does_not_leave_the_next_transaction_open(
+    tmp_path: Path,
+) -> None:
+    process = children.PROCESSES.Process(
+        target=die_at, args=(tmp_path, Step.APPENDED, 2), kwargs={"rolls_back": False}
+    )
+    process.start()
+    children.end(process)
+    (completed,) = tmp_path.glob("producers/*/completed")
+    completed.rename(completed.with_name("decision"))
+    store = open_store(tmp_path)
+    (settled,) = store.recover()
+    assert seen(store) == both([0, 1])
+    with pytest.raises(NothingToAbortError):
+        store.open_transaction(settled)  # in no journal
 
 
 def test_a_living_producer_whose_ledger_is_damaged_ends_its_transaction_all_the_same(
