@@ -56,7 +56,7 @@ class LockHeldError(PenstockError):
 @contextlib.contextmanager
 def locked(descriptor: int, seconds_max: float = LOCK_SECONDS_MAX) -> Iterator[None]:
     """Holds a file's lock against other processes. LockHeldError when time is up."""
-    _lock(descriptor, seconds_max)
+    take_lock(descriptor, seconds_max)
     try:
         yield
     finally:
@@ -93,7 +93,8 @@ def describe_holder(descriptor: int) -> str:
     return describe_process(pid)
 
 
-def _lock(descriptor: int, seconds_max: float) -> None:
+def take_lock(descriptor: int, seconds_max: float = LOCK_SECONDS_MAX) -> None:
+    """The same, held for as long as the file is open. LockHeldError when time is up."""
     if try_lock(descriptor):
         return
     began = time.monotonic()

@@ -87,7 +87,7 @@ def describe_process(pid: int) -> str:
         command = command[: _COMMAND_CHARACTERS_MAX - 3] + "..."
     said = f"process {pid}" + (f" ({command})" if command else "")
     found = _status(pid)
-    if found is None:
+    if found is None or found.has_ended:
         return f"{said}, which is gone: a child of it has the lock"
     return f"{said}, which is stopped" if found.state in _STOPPED else said
 

@@ -103,6 +103,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "spark": (
         {
             "errors",
+            "locks",
             "sealed",
             "ids",
             "frontier",

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from penstock.cli import terminal
+from penstock.errors import CorruptStorageError
 from penstock.journal.ddl import schema_to_ddl
-from penstock.journal.errors import ProducerFencedError
+from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.names import Selector, decode_label
 
 if TYPE_CHECKING:
@@ -51,11 +52,23 @@ def describe(store: OpenStore, name: str, partitions: str = "") -> dict[str, Any
     }
 
 
+def describe_all(store: OpenStore) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every collection that can be read, and what is wrong with the others."""
+    found, damages = [], []
+    for name in store.collections():
+        try:
+            found.append(describe(store, name))
+        except CorruptStorageError as damage:
+            damages.append(str(damage))
+    return found, damages
+
+
 def open_transactions(store: OpenStore) -> Counter[str]:
     """How many transactions are in flight in each journal, the dead producers' among them."""
     found: Counter[str] = Counter()
     for ledger in store.ledgers():
-        with suppress(ProducerFencedError):  # settled and forgotten just now
+        # Settled and forgotten just now; or damaged, and told by `doctor`.
+        with suppress(ProducerFencedError, DamagedLedgerError):
             record = ledger.record()
             if not record.settled:
                 found.update({touch.journal for touch in record.touches})

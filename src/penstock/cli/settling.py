@@ -6,21 +6,25 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.terminal import counted
-from penstock.journal.errors import ProducerFencedError
+from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
+from penstock.journal.recovery import recover
 
 if TYPE_CHECKING:
     from penstock.journal import OpenStore
 
 
-def settle(store: OpenStore) -> list[dict[str, Any]]:
-    """Recovers the store; gives what became of each dead producer's transaction."""
+def settle(store: OpenStore) -> tuple[list[dict[str, Any]], list[str]]:
+    """Recovers the store; gives what became of each dead producer's transaction, and why some could
+    not be settled."""
     records = {}
     for ledger in store.ledgers():
-        with suppress(ProducerFencedError):  # settled and forgotten just now
+        # Settled and forgotten just now; or damaged, and recovery tells.
+        with suppress(ProducerFencedError, DamagedLedgerError):
             record = ledger.record()
             records[record.producer] = record
     settled = []
-    for producer in store.recover():
+    recovery = recover(store)
+    for producer in recovery.settled:
         known = records.get(producer)
         decision = known.decision if known is not None else None
         if decision is not None:
@@ -31,11 +35,15 @@ def settle(store: OpenStore) -> list[dict[str, Any]]:
             {
                 "producer": str(producer),
                 "name": known.name if known is not None else None,
-                "outcome": "committed" if decision is not None else "rolled back",
+                "outcome": recovery.outcomes[producer],
                 "journals": journals,
             }
         )
-    return settled
+    left = [
+        f"producer {producer} could not be settled: {why}"
+        for producer, why in recovery.left.items()
+    ]
+    return settled, left
 
 
 def sentence(settled: dict[str, Any]) -> str:

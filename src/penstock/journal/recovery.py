@@ -39,6 +39,8 @@ Outcome: TypeAlias = Literal["committed", "rolled back"]
 """Of what a producer had in flight."""
 NOTHING_OPEN: Final = "nothing was open"
 """The outcome of an abort that came too late."""
+ALL_WRITTEN: Final = 2**63 - 1
+"""An offset above all: what was appended so far is made durable."""
 PASSING_SECONDS_MAX: Final = 0.2
 """For locks, of who settles dead producers on its way to something else."""
 SINCE_SECONDS_SLACK: Final = 0.001
@@ -62,10 +64,14 @@ class OpenTransaction:
 class Recovery:
     """What became of producers whose process is gone."""
 
-    settled: list[Producer] = field(default_factory=list)
-    """Those that had something in flight."""
+    outcomes: dict[Producer, Outcome] = field(default_factory=dict)
+    """Of those that had something in flight."""
     left: dict[Producer, PenstockError] = field(default_factory=dict)
     """Those that cannot be settled now, and why. What they have in flight stays hidden."""
+
+    @property
+    def settled(self) -> list[Producer]:
+        return list(self.outcomes)
 
 
 def recover(store: JournalStore) -> Recovery:
@@ -78,8 +84,9 @@ def recover(store: JournalStore) -> Recovery:
     found = Recovery()
     for ledger in store.ledgers():
         try:
-            if _is_left(ledger) and _settle(store, ledger):
-                found.settled.append(ledger.producer)
+            outcome = _settle(store, ledger) if _is_left(ledger) else None
+            if outcome is not None:
+                found.outcomes[ledger.producer] = outcome
         except ProducerFencedError:
             continue  # settled and forgotten meanwhile
         except (CorruptStorageError, LockHeldError) as error:
@@ -199,13 +206,18 @@ def _open_spans(store: JournalStore, producer: Producer) -> tuple[Touch, ...]:
 
 def _states_of(store: JournalStore, producer: Producer) -> Iterator[tuple[str, ProducerState]]:
     """Where the producer stands, in each journal that has rows of it."""
+    for journal in _all_journals(store):
+        probe = store.probe(journal)
+        whole = JournalCut(journal, probe.first_kept, probe.write_head)
+        state = states_of(store, whole).get(producer.int64)
+        if state is not None:
+            yield journal, state
+
+
+def _all_journals(store: JournalStore) -> Iterator[str]:
     for collection in store.collections():
         for journal in store.journals(collection):
-            probe = store.probe(journal.name)
-            whole = JournalCut(journal.name, probe.first_kept, probe.write_head)
-            state = states_of(store, whole).get(producer.int64)
-            if state is not None:
-                yield journal.name, state
+            yield journal.name
 
 
 def _is_same(
@@ -251,7 +263,13 @@ def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
         record = ledger.record()
     except DamagedLedgerError as damage:
         outcome = _settle_by_journals(store, ledger.producer, is_decided=damage.known.is_decided)
-        log.warning("producer %s: %s; %s", ledger.producer, damage, outcome or "nothing was open")
+        log.warning(
+            "%s was damaged (%s); producer %s was settled from what the journals hold: %s",
+            damage.file,
+            damage.reason,
+            ledger.producer,
+            outcome or NOTHING_OPEN,
+        )
     else:
         outcome = _settle_by_record(store, record)
     ledger.complete()
@@ -263,6 +281,10 @@ def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
 def _settle_by_record(store: JournalStore, record: ProducerRecord) -> Outcome | None:
     if record.decision is not None:
         acknowledge(store, record.producer, record.decision, None)
+        # A power cut may bring a decision back that was carried out, beside later touches.
+        decided = record.decision.touches
+        later = tuple(touch for touch in record.touches if touch not in decided)
+        roll_back(store, record.producer, later, None)
         return "committed"
     if not record.touches:
         return None
@@ -277,6 +299,8 @@ def _settle_by_journals(
 ) -> Outcome | None:
     """See above. A producer does nothing else while a transaction is open: what it committed after
     the first document of one is that transaction."""
+    for journal in _all_journals(store):
+        store.sync(journal, ALL_WRITTEN)  # a span that nobody came to sync is closed, too
     states = dict(_states_of(store, producer))
     opened = {journal: state for journal, state in states.items() if state.max_continue}
     if not opened:

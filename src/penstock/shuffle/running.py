@@ -12,7 +12,6 @@ the consumer is done with. With another number of members than before, vnodes ch
 from __future__ import annotations
 
 import abc
-import fcntl
 import logging
 import os
 import shutil
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from penstock.disk import make_folder
 from penstock.errors import ConfigurationError, LocalProtocolError
+from penstock.locks import describe_holder, try_lock
 from penstock.logs import about
 from penstock.routing import assign
 from penstock.shuffle import handover
@@ -66,18 +66,15 @@ def lock_folder(folder: Path, seconds_max: float) -> int:
     make_folder(folder)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + seconds_max
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() < deadline:
-                time.sleep(_LOCK_LOOK_SECONDS)
-                continue
+    while not try_lock(lock):
+        if time.monotonic() >= deadline:
+            holder = describe_holder(lock)
             os.close(lock)
             raise FolderInUseError(
-                f"another shuffle works in {folder}; stop it, or choose another folder"
-            ) from None
-        return lock
+                f"another shuffle works in {folder}: {holder}; stop it, or choose another folder"
+            )
+        time.sleep(_LOCK_LOOK_SECONDS)
+    return lock
 
 
 class Shuffle(abc.ABC):

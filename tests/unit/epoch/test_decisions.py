@@ -225,3 +225,42 @@ def test_a_leader_that_slept_finds_the_only_epoch_it_can_decide_taken(
     assert set(sleepers.values()) <= set(log), "each is stopped by the first record of the next"
     assert max(log) == len(steps)
     assert set(commits[-1:]) <= set(log)
+
+
+def test_a_damaged_decision_below_the_newest_commit_is_passed_over() -> None:
+    records = MemoryRecords()
+    log = DecisionLog(records)
+    for epoch in (1, 2, 3):
+        log.decide(replace(COMMIT, epoch=epoch))
+    names = records.names()
+    for name in names[:2]:
+        records.values[name] = records.values[name].replace(b"commit", b"abortt")
+    assert [decision.epoch for decision in log.decisions()] == [3]
+    with pytest.raises(CorruptStorageError, match=f"{names[0]} is damaged"):
+        log.read(1)
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_a_damaged_decision_above_the_newest_commit_is_told(verdict: Verdict) -> None:
+    """It may be a newer commit."""
+    records = MemoryRecords()
+    log = DecisionLog(records)
+    log.decide(replace(COMMIT, epoch=1))
+    log.decide(replace(COMMIT, epoch=2, verdict=verdict))
+    log.decide(replace(COMMIT, epoch=3, verdict=Verdict.ABORT))
+    damaged = records.names()[1]
+    records.values[damaged] = records.values[damaged][:-2] + b" }"
+    with pytest.raises(CorruptStorageError, match=f"{damaged} is damaged"):
+        log.decisions()
+    assert log.newest() == replace(COMMIT, epoch=3, verdict=Verdict.ABORT)
+
+
+def test_a_decision_under_the_name_of_another_epoch_is_damaged() -> None:
+    records = MemoryRecords()
+    log = DecisionLog(records)
+    for epoch in (1, 2):
+        log.decide(replace(COMMIT, epoch=epoch))
+    first, second = records.names()
+    records.values[second] = records.values[first]
+    with pytest.raises(CorruptStorageError, match=f"{second} is damaged: it is of epoch 1"):
+        log.read(2)

@@ -314,3 +314,31 @@ def test_one_holds_it_at_a_time_and_terms_rise(
         assert sum(term is not None for term in terms) <= 1, terms
     numbers = [record.number for record in written(records)]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
+
+
+@pytest.mark.parametrize("damaged", [1, 2, 3])
+def test_a_damaged_lease_is_waited_out_and_its_term_is_not_used_again(damaged: int) -> None:
+    records = MemoryRecords()
+    now, terms = 0.0, []
+    for holder in ("a", "b", "c", "d"):
+        term = Lease(records, 1, holder, seconds=1.0, takes_over=True).hold(now)
+        assert term is not None
+        terms.append(term)
+        now += 1.0
+    for name in records.names()[-damaged:]:
+        records.values[name] = b"\x00" * 80
+    successor = Lease(records, 2, "e", seconds=1.0)
+    assert successor.hold(now) is None  # somebody may hold it
+    assert successor.hold(now + 0.9) is None
+    taken = successor.hold(now + 1.1)
+    assert taken is not None
+    assert taken > max(terms)
+
+
+def test_a_lease_of_which_nothing_can_be_read_is_told() -> None:
+    records = MemoryRecords()
+    Lease(records, 1, "a").hold(0.0)
+    (name,) = records.names()
+    records.values[name] = b"?"
+    with pytest.raises(CorruptStorageError, match=f"{name} is damaged"):
+        Lease(records, 2, "b").hold(0.0)

@@ -13,8 +13,8 @@ from penstock.cli.inspection.producers import is_locked
 from penstock.cli.settling import sentence, settle
 from penstock.cli.shuffle_view import sized
 from penstock.cli.terminal import counted
-from penstock.errors import ConfigurationError, PenstockError
-from penstock.journal.errors import ProducerFencedError
+from penstock.errors import ConfigurationError, CorruptStorageError, PenstockError
+from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.file.head import Head
 from penstock.journal.file.ledger import list_ledgers
 from penstock.journal.file.repair import Unrest, is_journal, list_cuts, unrest
@@ -45,6 +45,7 @@ _REPAIR: Final = "penstock doctor --repair"
 
 def check_leftovers(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
     # Journals first: recovery opens them, and opening mends.
+    yield from _collections(store)
     yield from _ends(store, root, repair=repair)
     yield from _producers(store, root, repair=repair)
     yield from _unfinished(root, repair=repair)
@@ -53,6 +54,19 @@ def check_leftovers(store: OpenStore, root: Path, *, repair: bool) -> Iterator[F
 
 
 # Journals
+
+
+def _collections(store: OpenStore) -> Iterator[Finding]:
+    damaged = 0
+    names = store.collections()
+    for name in names:
+        try:
+            store.collection(name)
+        except CorruptStorageError as damage:
+            damaged += 1
+            yield error("collections", str(damage), "")
+    if not damaged:
+        yield ok("collections", f"{counted(len(names), 'collection')}, all readable")
 
 
 def _ends(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
@@ -130,13 +144,21 @@ def _mended(store: OpenStore, journal: str, folder: Path, found: Unrest) -> Find
 
 def _producers(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
     if repair:
-        settled = settle(store)
+        settled, left = settle(store)
         for one in settled:
             yield ok("producers", sentence(one))
+        for why in left:
+            yield error("producers", why, "")
     living = dead = 0
     for ledger in list_ledgers(root):
         with contextlib.suppress(ProducerFencedError):  # settled and forgotten just now
-            record = ledger.record()
+            try:
+                record = ledger.record()
+            except DamagedLedgerError as damage:
+                if not damage.known.is_settled:
+                    dead += 1
+                    yield error("producers", str(damage), _REPAIR)
+                continue
             if record.settled:
                 continue
             if not record.retired and not ledger.is_dead():

@@ -58,13 +58,19 @@ def journals() -> None:
 @partitions_option
 @json_option
 @store_option
+@click.pass_context
 def list_journals(
-    collection: str | None, partitions: str, as_json: bool, store_url: str | None
+    ctx: click.Context,
+    collection: str | None,
+    partitions: str,
+    as_json: bool,
+    store_url: str | None,
 ) -> None:
     """List journals with their labels, offsets and open transactions (the default).
 
     Offsets count rows, acknowledgements among them. A journal holds the rows from FIRST KEPT up
-    to, not with, WRITE HEAD.
+    to, not with, WRITE HEAD. If a collection cannot be read, the others are listed, and the exit
+    code is 1.
     """
     from penstock.cli import listing
 
@@ -73,12 +79,18 @@ def list_journals(
             "--partitions needs a COLLECTION: its columns are what it selects by"
         )
     with open_store(store_url) as store:
-        names = store.collections() if collection is None else [collection]
-        found = [listing.describe(store, name, partitions) for name in names]
+        damages: list[str] = []
+        if collection is not None:
+            found = [listing.describe(store, collection, partitions)]
+        else:
+            found, damages = listing.describe_all(store)
     if as_json:
         click.echo(json.dumps(found if collection is None else found[0], indent=2))
-        return
-    listing.show(found, detailed=collection is not None, store_url=store.url)
+    elif found or not damages:
+        listing.show(found, detailed=collection is not None, store_url=store.url)
+    for damage in damages:
+        click.echo(damage, err=True)
+    ctx.exit(1 if damages else 0)
 
 
 @journals.command(

@@ -103,11 +103,13 @@ def inspect_staged(path: Path, limit: int | None) -> Report:
             )
             with pa.ipc.open_stream(pa.py_buffer(path.read_bytes())) as reader:
                 batches = list(reader)
+            for batch in batches:
+                batch.validate(full=True)
         else:
             decision, part = decided
             report.facts = {"query": decision.batch.query, "batch": decision.batch.number}
             batches = list(read_part(Storage.open(root), part))
-    except (CorruptStorageError, pa.ArrowException) as error:
+    except (CorruptStorageError, pa.ArrowException, OSError) as error:
         report.damaged(error)
         return report
     for batch in batches:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
 from typing import Final
+
+from penstock.locks import take_lock, try_lock
 
 _PREFIX: Final = "penstock-cluster-"
 _SOCKET: Final = "outlets"
@@ -32,7 +33,7 @@ class Private:
             sweep(temporary)
         self._folder = _make_folder()
         self._lock = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        take_lock(self._lock)
         self.socket: Final = self._folder / _SOCKET
 
     def close(self) -> None:
@@ -70,9 +71,6 @@ def _is_left(folder: Path) -> bool:
     except FileNotFoundError:
         return time.time() - folder.stat().st_mtime > _UNLOCKED_SECONDS_MIN
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return try_lock(lock)
     finally:
         os.close(lock)
-    return True
