@@ -73,7 +73,7 @@ def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]
             states,
         )
         found.raise_fault(cut.journal)
-        states = found.states
+        states.update(found.changed)
         for row, journals in batch.hints.items():
             place = int(np.searchsorted(rows, row))
             if place == len(rows) or rows[place] != row:

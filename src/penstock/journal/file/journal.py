@@ -264,7 +264,7 @@ class JournalFile:
                         found = sequence_batch(
                             batch.offsets, batch.producers, batch.clocks, batch.flags, states
                         )
-                        states = found.states
+                        states.update(found.changed)
                         found.raise_fault(self.name)
                     elif after != state:
                         states[frame.producer] = after

@@ -12,6 +12,7 @@ from penstock.errors import LocalProtocolError
 from penstock.frontier import resolve_checkpoint
 from penstock.ids import CLOCK_MAX, Kind, clock_delay, clock_duration, kind_of
 from penstock.sequence import ProducerState
+from penstock.shuffle.slice.states import ReadStates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -134,7 +135,7 @@ class Read:
     journal: str
     offset: int
     """Up to here it is drained."""
-    states: dict[int, ProducerState]
+    states: ReadStates
     key: int = 0
     """Of the last row drained."""
     reported_offset: int = 0
@@ -186,7 +187,8 @@ class Read:
         """A read that goes on where the entries end."""
         point = resolve_checkpoint(entries)
         offset = point.offset
-        read = cls(number, binding, journal, offset, point.states, 0, offset, offset)
+        states = ReadStates(point.states)
+        read = cls(number, binding, journal, offset, states, 0, offset, offset)
         read.awaited = {producer.int64: clock for producer, clock in point.hinted.items()}
         read.hinted = frozenset(read.awaited)
         return read
