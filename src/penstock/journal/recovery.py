@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.ids import Producer
-    from penstock.journal.store import JournalStore, ProducerLedger
+    from penstock.journal.store import JournalStore, ProducerLedger, ProducerRecord
 
 Outcome: TypeAlias = Literal["committed", "rolled back"]
 """Of what a producer had in flight."""
@@ -184,15 +184,24 @@ def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
     """Carries a retired producer's decision out, or rolls its open transaction back."""
     ledger.confirm()
     record = ledger.record()
+    try:
+        return _carry_out(store, ledger, record)
+    except ProducerFencedError:
+        return None  # somebody else settled it, so long ago that it is forgotten
+
+
+def _carry_out(
+    store: JournalStore, ledger: ProducerLedger, record: ProducerRecord
+) -> Outcome | None:
     outcome: Outcome | None = None
     if record.decision is not None:
-        acknowledge(store, record.producer, record.decision, None)
+        acknowledge(store, record.producer, record.decision, ledger)
         ledger.complete()
         outcome = "committed"
     elif record.touches:
         # If the crash came after completing, before clearing, this finds no open span, and the
         # ACKs are duplicates that change nothing.
-        roll_back(store, record.producer, record.touches, None)
+        roll_back(store, record.producer, record.touches, ledger)
         outcome = "committed" if record.is_carried_out else "rolled back"
     ledger.clear()
     ledger.settle()

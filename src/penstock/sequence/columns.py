@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -12,12 +12,17 @@ from penstock.sequence.outcomes import Clocks, Int64s, ProducerState
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
+    Bools: TypeAlias = NDArray[np.bool_]
+
+_UNSIGNED: Final = 2**64 - 1
+
 
 class StateColumns(Mapping[int, ProducerState]):
-    """States by producer, never changed, in the order of producers' bytes. Asked for one state, it
-    makes an object of each: so ask for columns where there are many."""
+    """States by producer, never changed, in the order of producers' bytes."""
 
-    __slots__ = ("_known", "last_commits", "max_continues", "offsets", "producers")
+    __slots__ = ("last_commits", "max_continues", "offsets", "producers")
 
     def __init__(
         self, producers: Int64s, last_commits: Clocks, max_continues: Clocks, offsets: Int64s
@@ -31,7 +36,6 @@ class StateColumns(Mapping[int, ProducerState]):
         self.last_commits = last_commits
         self.max_continues = max_continues
         self.offsets = offsets
-        self._known: dict[int, ProducerState] | None = None
 
     @classmethod
     def of(cls, states: Iterable[tuple[int, ProducerState]]) -> StateColumns:
@@ -58,14 +62,12 @@ class StateColumns(Mapping[int, ProducerState]):
             columns.append(np.insert(column, places[~is_known], new[~is_known]))
         return StateColumns(*columns)
 
-    def without(self, producers: Int64s) -> StateColumns:
-        """The states of all but these producers."""
-        kept = ~np.isin(self.producers, producers)
+    def select(self, chosen: Bools) -> StateColumns:
         return StateColumns(
-            self.producers[kept],
-            self.last_commits[kept],
-            self.max_continues[kept],
-            self.offsets[kept],
+            self.producers[chosen],
+            self.last_commits[chosen],
+            self.max_continues[chosen],
+            self.offsets[chosen],
         )
 
     def to_dict(self) -> dict[int, ProducerState]:
@@ -76,9 +78,13 @@ class StateColumns(Mapping[int, ProducerState]):
         }
 
     def __getitem__(self, producer: int) -> ProducerState:
-        if self._known is None:
-            self._known = self.to_dict()
-        return self._known[producer]
+        sought = np.uint64(producer & _UNSIGNED)
+        row = int(np.searchsorted(self.producers.view(np.uint64), sought))
+        if row == len(self) or self.producers[row] != producer:
+            raise KeyError(producer)
+        return ProducerState(
+            int(self.last_commits[row]), int(self.max_continues[row]), int(self.offsets[row])
+        )
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.producers.tolist())

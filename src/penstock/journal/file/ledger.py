@@ -16,6 +16,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 LEDGER_FOLDERS: Final = ("producers", "retired")
 
+_LEDGER_NAME: Final = re.compile("[0-9a-f]{12}")
 SETTLED_KEPT_S: Final = 3_600
 """A reader that takes a cut must still find producers that ended meanwhile; a cut takes seconds."""
 
@@ -53,7 +55,7 @@ class FileLedger(ProducerLedger):
         self._folder = root / "producers" / str(producer)
         self._retired = root / "retired" / str(producer)
         self._alive_descriptor = alive_descriptor
-        self._is_parents = False
+        self._is_parents = self._is_settled_here = False
         if alive_descriptor >= 0:
             let_go_at_fork(self)
 
@@ -88,7 +90,9 @@ class FileLedger(ProducerLedger):
                 f"producer {self.producer} belongs to the process that this one was forked from; "
                 "open a producer here"
             )
-        if not self._folder.exists():
+        # Who settles a producer may go on until it is forgotten: from then on journals do not know
+        # it, and an acknowledgement would be taken for a commit of its own.
+        if not (self._retired if self._is_settled_here else self._folder).exists():
             raise self._fenced()
 
     def _fenced(self) -> ProducerFencedError:
@@ -156,6 +160,7 @@ class FileLedger(ProducerLedger):
     # The settler's side
 
     def confirm(self) -> None:
+        self._is_settled_here = True
         with contextlib.suppress(FileNotFoundError), self._deciding(self._retired):
             sync_folder(self._retired)
 
@@ -258,6 +263,16 @@ def list_ledgers(root: Path) -> list[FileLedger]:
             if not name.startswith("."):
                 found[name] = FileLedger(root, Producer.from_hex(name))
     return [found[name] for name in sorted(found)]
+
+
+def registered_producers(root: Path) -> set[int]:
+    """Every producer not yet forgotten: any other can write no more. Listed in the same order."""
+    return {
+        Producer.from_hex(name).int64
+        for place in LEDGER_FOLDERS
+        for name in (path.name for path in (root / place).iterdir())
+        if _LEDGER_NAME.fullmatch(name)
+    }
 
 
 def read_touches(path: Path) -> tuple[Touch, ...]:

@@ -19,7 +19,12 @@ from penstock.journal.file.aborts import find_abort, list_aborts, write_abort
 from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.file.journal import JournalFile, probe_head
-from penstock.journal.file.ledger import LEDGER_FOLDERS, FileLedger, list_ledgers
+from penstock.journal.file.ledger import (
+    LEDGER_FOLDERS,
+    FileLedger,
+    list_ledgers,
+    registered_producers,
+)
 from penstock.journal.file.repair import is_journal
 from penstock.journal.file.segment import BatchBuilder
 from penstock.journal.names import EVERYTHING, Selector, parse_journal_name
@@ -36,12 +41,13 @@ from penstock.journal.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from penstock.journal.frames import Payload
+    from penstock.sequence import ProducerState
 
 FORMAT_VERSION: Final = 1
 DURABILITIES: Final = ("synced", "buffered")
@@ -245,6 +251,12 @@ class FileStore(OpenStore):
         with self._journal(journal) as file:
             return file.states(at)
 
+    def departures(
+        self, journal: str, at: int
+    ) -> Iterator[tuple[int, Mapping[int, ProducerState]]]:
+        with self._journal(journal) as file:
+            yield from file.departures(at)
+
     def drop_before(self, journal: str, offset: int) -> int:
         with self._journal(journal) as file:
             return file.drop_before(offset)
@@ -283,7 +295,13 @@ class FileStore(OpenStore):
                 folder = self._folder(name)
                 if create is not None and not is_journal(folder):
                     self._create_journal(name, folder, create)
-                journal = JournalFile(name, folder, self._segment_bytes_max, to_disk=self._to_disk)
+                journal = JournalFile(
+                    name,
+                    folder,
+                    self._segment_bytes_max,
+                    to_disk=self._to_disk,
+                    registered=functools.partial(registered_producers, self._root),
+                )
                 self._open[name] = journal
             self._open.move_to_end(name)
             self._in_use[name] = self._in_use.get(name, 0) + 1

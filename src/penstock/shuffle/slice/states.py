@@ -37,6 +37,6 @@ class ReadStates(dict[int, ProducerState]):
         known = [(producer, self[producer]) for producer in changed if producer in self]
         if len(known) < len(changed):
             dropped = np.array([one for one in changed if one not in self], np.int64)
-            self._saved = self._saved.without(dropped)
+            self._saved = self._saved.select(~np.isin(self._saved.producers, dropped))
         self._saved = self._saved.updated(StateColumns.of(known))
         return self._saved
