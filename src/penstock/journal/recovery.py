@@ -50,7 +50,7 @@ def recover(store: JournalStore) -> list[Producer]:
     """
     store.retire_dead()
     settled = []
-    for ledger in store.ledgers():
+    for ledger in store.unsettled():
         try:
             record = ledger.record()
         except ProducerFencedError:

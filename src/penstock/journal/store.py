@@ -288,6 +288,10 @@ class JournalStore(abc.ABC):
     def ledgers(self) -> list[ProducerLedger]:
         """All producers that may have a transaction in flight, or had one lately."""
 
+    def unsettled(self) -> list[ProducerLedger]:
+        """The retired ones among them that nobody has settled yet."""
+        return self.ledgers()
+
     @abc.abstractmethod
     def retire_dead(self) -> None:
         """Retires the producers whose process is gone, and forgets those long settled."""

@@ -16,7 +16,6 @@ import contextlib
 import datetime
 import json
 import os
-import re
 import shutil
 import socket
 import time
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 LEDGER_FOLDERS: Final = ("producers", "retired")
 
-_LEDGER_NAME: Final = re.compile("[0-9a-f]{12}")
 SETTLED_KEPT_S: Final = 3_600
 """A reader that takes a cut must still find producers that ended meanwhile; a cut takes seconds."""
 
@@ -229,6 +227,14 @@ class FileLedger(ProducerLedger):
             )
         raise ProducerFencedError(str(self.producer))
 
+    @property
+    def is_open_here(self) -> bool:
+        """This process owns it, and holds the lock that says so."""
+        return self._alive_descriptor >= 0
+
+    def is_settled(self) -> bool:
+        return (self._retired / "settled").exists()
+
     def is_dead(self) -> bool:
         """Whether the owner's process is gone: the kernel lets go of a dead process's locks."""
         try:
@@ -257,22 +263,20 @@ class FileLedger(ProducerLedger):
 def list_ledgers(root: Path) -> list[FileLedger]:
     """Every producer not yet forgotten. `producers` is listed first: one that is retired between
     the two listings is then in at least one of them."""
-    found: dict[str, FileLedger] = {}
-    for place in LEDGER_FOLDERS:
-        for name in (path.name for path in (root / place).iterdir()):
-            if not name.startswith("."):
-                found[name] = FileLedger(root, Producer.from_hex(name))
-    return [found[name] for name in sorted(found)]
+    found = {producer for place in LEDGER_FOLDERS for producer in ledgers_in(root, place)}
+    return [FileLedger(root, producer) for producer in sorted(found)]
 
 
 def registered_producers(root: Path) -> set[int]:
     """Every producer not yet forgotten: any other can write no more. Listed in the same order."""
-    return {
-        Producer.from_hex(name).int64
-        for place in LEDGER_FOLDERS
-        for name in (path.name for path in (root / place).iterdir())
-        if _LEDGER_NAME.fullmatch(name)
-    }
+    return {producer.int64 for place in LEDGER_FOLDERS for producer in ledgers_in(root, place)}
+
+
+def ledgers_in(root: Path, place: str) -> list[Producer]:
+    """The producers whose folder is there. What is being made, or removed, has another name."""
+    with os.scandir(root / place) as entries:
+        names = [entry.name for entry in entries if not entry.name.startswith(".")]
+    return [Producer.from_hex(name) for name in names]
 
 
 def read_touches(path: Path) -> tuple[Touch, ...]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from penstock.disk import make_folder, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
@@ -22,6 +23,7 @@ from penstock.journal.file.journal import JournalFile, probe_head
 from penstock.journal.file.ledger import (
     LEDGER_FOLDERS,
     FileLedger,
+    ledgers_in,
     list_ledgers,
     registered_producers,
 )
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.ids import Producer
     from penstock.journal.frames import Payload
     from penstock.sequence import ProducerState
 
@@ -81,6 +84,10 @@ class FileStore(OpenStore):
         self._in_use: dict[str, int] = {}
         self._lock = threading.RLock()
         self._collections: dict[str, tuple[tuple[int, int, int], Collection]] = {}
+        self._own: WeakValueDictionary[Producer, FileLedger] = WeakValueDictionary()
+        """Those of this process: it knows that they are alive."""
+        self._settled: set[Producer] = set()
+        """Retired producers that were found settled."""
         self._to_disk = self._prepare(create, durability) == "synced"
         let_go_at_fork(self)
 
@@ -326,7 +333,9 @@ class FileStore(OpenStore):
     # Producers
 
     def open_ledger(self, name: str | None) -> FileLedger:
-        return FileLedger.register(self._root, name)
+        ledger = FileLedger.register(self._root, name)
+        self._own[ledger.producer] = ledger
+        return ledger
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
@@ -335,6 +344,17 @@ class FileStore(OpenStore):
 
     def ledgers(self) -> list[ProducerLedger]:
         return list(list_ledgers(self._root))
+
+    def unsettled(self) -> list[ProducerLedger]:
+        # What is settled stays so: each is looked at once.
+        retired = {one: FileLedger(self._root, one) for one in ledgers_in(self._root, "retired")}
+        self._settled &= retired.keys()
+        self._settled |= {
+            producer
+            for producer, ledger in retired.items()
+            if producer not in self._settled and ledger.is_settled()
+        }
+        return [retired[producer] for producer in sorted(retired.keys() - self._settled)]
 
     def note_abort(self, abort: Abort) -> Abort:
         with contextlib.suppress(CorruptStorageError):  # then this one takes its place
@@ -349,10 +369,15 @@ class FileStore(OpenStore):
 
     def retire_dead(self) -> None:
         now_s = time.time()
-        for ledger in list_ledgers(self._root):
+        for producer in ledgers_in(self._root, "producers"):
+            own = self._own.get(producer)
+            if own is not None and own.is_open_here:
+                continue
+            ledger = FileLedger(self._root, producer)
             if ledger.is_dead():
                 ledger.retire()
-            ledger.forget_if_old(now_s)
+        for producer in ledgers_in(self._root, "retired"):
+            FileLedger(self._root, producer).forget_if_old(now_s)
 
 
 @contextlib.contextmanager
