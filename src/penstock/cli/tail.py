@@ -73,7 +73,7 @@ class JournalTail:
         states: States = self._states
         found = sequence_batch(batch.offsets, batch.producers, batch.clocks, batch.flags, states)
         found.raise_fault(batch.journal)
-        self._states = found.states
+        states.update(found.changed)
         self._next = batch.first_offset + batch.rows
         # Rows below the begin are read for the states only, and count as shown.
         self._held.append(_Held(batch, found.outcomes, batch.offsets < self._begin))

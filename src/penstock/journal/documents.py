@@ -56,7 +56,7 @@ def read_range(
     outcomes: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
     for batch in store.read(part.journal, begin, part.end, columns):
         found = _sequence(batch, states)
-        states = found.states
+        states.update(found.changed)
         batches.append(batch)
         outcomes.append(found.outcomes)
     if not batches:
@@ -145,7 +145,7 @@ def _fates(
         begin, states = store.states(part.journal, following.begin)
         for batch in store.read(part.journal, begin, following.end, columns=()):
             found = _sequence(batch, states)
-            states = found.states
+            states.update(found.changed)
             for row in found.closes.tolist():
                 producer = int(batch.producers[row])
                 if batch.first_offset + row < part.end or producer not in waiting:

@@ -23,7 +23,7 @@ from penstock.journal.errors import OffsetDroppedError
 from penstock.sequence import Outcome, ProducerState, sequence_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.journal.cut import JournalCut
     from penstock.journal.store import JournalBatch, JournalStore, States
@@ -91,7 +91,7 @@ def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]
             states,
         )
         found.raise_fault(cut.journal)
-        states = found.states
+        states.update(found.changed)
         for row, journals in batch.hints.items():
             place = int(np.searchsorted(rows, row))
             if place == len(rows) or rows[place] != row:
@@ -103,12 +103,29 @@ def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]
 
 
 def _start(store: JournalStore, cut: JournalCut) -> tuple[int, States]:
-    """The latest known states that are not beyond any limit of the cut."""
+    """The latest known states that are not beyond any limit of the cut, also of producers that will
+    never write again: a frontier without them would hide what they wrote."""
+    departures = [*store.departures(cut.journal, cut.end)][::-1]
     for part in reversed(store.ranges(cut.journal, cut.begin, cut.end)):
-        begin, states = store.states(cut.journal, part.begin)
+        begin, states = _known(store, cut.journal, part.begin, departures)
         if all(state.last_commit <= cut.limit(producer) for producer, state in states.items()):
             return begin, states
-    return store.states(cut.journal, cut.begin)
+    return _known(store, cut.journal, cut.begin, departures)
+
+
+def _known(
+    store: JournalStore,
+    journal: str,
+    at: int,
+    departures: Sequence[tuple[int, Mapping[int, ProducerState]]],
+) -> tuple[int, States]:
+    begin, states = store.states(journal, at)
+    known: States = {}
+    for since, departed in departures:
+        if since <= begin:
+            known.update(departed)
+    known.update(states)
+    return begin, known
 
 
 def _rows_within(

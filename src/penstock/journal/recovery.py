@@ -82,7 +82,7 @@ def recover(store: JournalStore) -> Recovery:
     """
     store.retire_dead()
     found = Recovery()
-    for ledger in store.ledgers():
+    for ledger in store.unsettled():
         try:
             outcome = _settle(store, ledger) if _is_left(ledger) else None
             if outcome is not None:
@@ -262,7 +262,7 @@ def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
     try:
         record = ledger.record()
     except DamagedLedgerError as damage:
-        outcome = _settle_by_journals(store, ledger.producer, is_decided=damage.known.is_decided)
+        outcome = _settle_by_journals(store, ledger, is_decided=damage.known.is_decided)
         log.warning(
             "%s was damaged (%s); producer %s was settled from what the journals hold: %s",
             damage.file,
@@ -271,34 +271,37 @@ def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
             outcome or NOTHING_OPEN,
         )
     else:
-        outcome = _settle_by_record(store, record)
+        outcome = _settle_by_record(store, ledger, record)
     ledger.complete()
     ledger.clear()
     ledger.settle()
     return outcome
 
 
-def _settle_by_record(store: JournalStore, record: ProducerRecord) -> Outcome | None:
+def _settle_by_record(
+    store: JournalStore, ledger: ProducerLedger, record: ProducerRecord
+) -> Outcome | None:
     if record.decision is not None:
-        acknowledge(store, record.producer, record.decision, None)
+        acknowledge(store, record.producer, record.decision, ledger)
         # A power cut may bring a decision back that was carried out, beside later touches.
         decided = record.decision.touches
         later = tuple(touch for touch in record.touches if touch not in decided)
-        roll_back(store, record.producer, later, None)
+        roll_back(store, record.producer, later, ledger)
         return "committed"
     if not record.touches:
         return None
     # If the crash came after completing, before clearing, this finds no open span, and the
     # ACKs are duplicates that change nothing.
-    roll_back(store, record.producer, record.touches, None)
+    roll_back(store, record.producer, record.touches, ledger)
     return "committed" if record.is_carried_out else "rolled back"
 
 
 def _settle_by_journals(
-    store: JournalStore, producer: Producer, *, is_decided: bool
+    store: JournalStore, ledger: ProducerLedger, *, is_decided: bool
 ) -> Outcome | None:
     """See above. A producer does nothing else while a transaction is open: what it committed after
     the first document of one is that transaction."""
+    producer = ledger.producer
     for journal in _all_journals(store):
         store.sync(journal, ALL_WRITTEN)  # a span that nobody came to sync is closed, too
     states = dict(_states_of(store, producer))
@@ -317,11 +320,11 @@ def _settle_by_journals(
     if committed < begun:
         committed = CLOCK_NONE
     if not is_decided and not committed:
-        roll_back(store, producer, touches, None)
+        roll_back(store, producer, touches, ledger)
         return "rolled back"
     clock = committed or max(state.max_continue for state in opened.values()) + CLOCK_TICK
     heard = tuple(
         Touch(journal, 0, clock) for journal, state in states.items() if state.last_commit == clock
     )
-    acknowledge(store, producer, Decision(clock, touches + heard), None)
+    acknowledge(store, producer, Decision(clock, touches + heard), ledger)
     return "committed"

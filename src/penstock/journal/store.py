@@ -259,7 +259,18 @@ class JournalStore(abc.ABC):
 
     @abc.abstractmethod
     def states(self, journal: str, at: int) -> tuple[int, States]:
-        """The closest offset at or below `at` with known states, and the states there."""
+        """The closest offset at or below `at` with known states, and the states there of all
+        producers that have rows behind it or an open span before it. The caller may change them."""
+
+    def departures(
+        self,
+        journal: str,  # noqa: ARG002
+        at: int,  # noqa: ARG002
+    ) -> Iterator[tuple[int, Mapping[int, ProducerState]]]:
+        """Of the producers that will never write to the journal again, those that `states` has no
+        more: from which offset on, and where they ended. From the closest offset at or below `at`
+        down, as far as the producers' rows are kept."""
+        yield from ()
 
     @abc.abstractmethod
     def drop_before(self, journal: str, offset: int) -> int:
@@ -282,6 +293,10 @@ class JournalStore(abc.ABC):
     @abc.abstractmethod
     def ledgers(self) -> list[ProducerLedger]:
         """All producers that may have a transaction in flight, or had one lately."""
+
+    def unsettled(self) -> list[ProducerLedger]:
+        """The retired ones among them that nobody has settled yet."""
+        return self.ledgers()
 
     @abc.abstractmethod
     def retire_dead(self) -> None:

@@ -7,6 +7,7 @@ takes a run of rows from its first and last clock alone, where these decide.
 """
 
 from penstock.sequence.batch import sequence_batch
+from penstock.sequence.columns import StateColumns
 from penstock.sequence.outcomes import (
     UNSEEN,
     AckPartialCommitError,
@@ -25,6 +26,7 @@ from penstock.sequence.run import Run, sequence_run
 __all__ = [
     "Outcome",
     "ProducerState",
+    "StateColumns",
     "UNSEEN",
     "sequence",
     "sequence_rows",

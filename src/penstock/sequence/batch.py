@@ -45,12 +45,13 @@ def sequence_batch(
     flags: Flags,
     states: Mapping[int, ProducerState],
 ) -> Sequenced:
-    """Sequences rows of one journal, in offset order, whose producers were left in `states`."""
+    """Sequences rows of one journal, in offset order, whose producers were left in `states`. Only
+    the states of producers with rows here are asked for."""
     dtypes = (offsets.dtype, producers.dtype, clocks.dtype, flags.dtype)
     if dtypes != _DTYPES:
         raise LocalProtocolError(f"the columns must be {_DTYPES}, not {dtypes}")
     if len(offsets) == 0:
-        return Sequenced.of(np.empty(0, np.uint8), Discards.none(), dict(states), None)
+        return Sequenced.of(np.empty(0, np.uint8), Discards.none(), {}, states, None)
 
     groups = group(producers, states)
     kinds = flags & np.uint16(3)
@@ -69,7 +70,7 @@ def sequence_batch(
         # rows before it are sequenced once more without what follows them.
         before = sequence_batch(offsets[:row], producers[:row], clocks[:row], flags[:row], states)
         producer = int(producers[row])
-        state = before.states.get(producer, UNSEEN)
+        state = before.changed.get(producer) or states.get(producer, UNSEEN)
         is_outside = kind_of(int(flags[row])) is Kind.OUTSIDE
         fault = Fault(
             row=row,
@@ -81,8 +82,8 @@ def sequence_batch(
             error=OutsideWithPrecedingContinueError if is_outside else AckPartialCommitError,
         )
         return replace(before, fault=fault)
-    new_states = {**states, **_states_after(groups, found, offsets)}
-    return Sequenced.of(outcomes, _discards(groups, found), new_states, None)
+    changed = _states_after(groups, found, offsets)
+    return Sequenced.of(outcomes, _discards(groups, found), changed, states, None)
 
 
 def _discards(groups: Groups, found: Found) -> Discards:

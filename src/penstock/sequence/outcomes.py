@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.ids import CLOCK_FLOOR, CLOCK_MAX, Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Rows: TypeAlias = NDArray[np.intp]
 """Row numbers in a batch."""
@@ -171,8 +174,11 @@ class Sequenced:
     closes: Rows
     """The rows after which their producer's progress may be reported."""
     discards: Discards
-    states: dict[int, ProducerState]
-    """Every known producer's state after the last row. Duplicates make no producer known."""
+    changed: dict[int, ProducerState]
+    """After the last row, the states of the producers that may stand elsewhere than before it.
+    Duplicates make no producer known."""
+    before: Mapping[int, ProducerState]
+    """The states that the batch was sequenced from."""
     fault: Fault | None
 
     @classmethod
@@ -180,7 +186,8 @@ class Sequenced:
         cls,
         outcomes: Outcomes,
         discards: Discards,
-        states: dict[int, ProducerState],
+        changed: dict[int, ProducerState],
+        before: Mapping[int, ProducerState],
         fault: Fault | None,
     ) -> Sequenced:
         return cls(
@@ -190,9 +197,16 @@ class Sequenced:
             # The subtraction wraps around, so one comparison sees to both limits.
             closes=np.flatnonzero(outcomes - CLOSE_FIRST <= CLOSE_LAST - CLOSE_FIRST),
             discards=discards,
-            states=states,
+            changed=changed,
+            before=before,
             fault=fault,
         )
+
+    @property
+    def states(self) -> dict[int, ProducerState]:
+        """Every known producer's state after the last row. This copies all of them: who goes from
+        batch to batch updates its own by `changed`."""
+        return {**self.before, **self.changed}
 
     def raise_fault(self, journal: str) -> None:
         """Raises the fault as an error about that journal; does nothing if there is none."""

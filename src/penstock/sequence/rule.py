@@ -69,17 +69,14 @@ def sequence_rows(
     states: Mapping[int, ProducerState],
 ) -> Sequenced:
     """The result of `sequence_batch`, found one row after the other."""
-    known = {
-        producer: (state.last_commit, state.max_continue, state.offset)
-        for producer, state in states.items()
-    }
-    unseen = (UNSEEN.last_commit, UNSEEN.max_continue, UNSEEN.offset)
+    changed: dict[int, ProducerState] = {}
     outcomes = bytearray()
     rollbacks: list[tuple[int, int, int, int]] = []
     fault: Fault | None = None
     columns = (offsets.tolist(), producers.tolist(), clocks.tolist(), flags.tolist())
     for row, (offset, producer, clock, flag) in enumerate(zip(*columns, strict=True)):
-        last_commit, max_continue, at = known.get(producer, unseen)
+        state = changed.get(producer) or states.get(producer, UNSEEN)
+        last_commit, max_continue, at = state.last_commit, state.max_continue, state.offset
         try:
             outcome, new_commit, new_continue = sequence(flag, clock, last_commit, max_continue)
         except SequenceFaultError as error:
@@ -94,7 +91,7 @@ def sequence_rows(
                 rollbacks.append((row, producer, last_commit, max_continue))
         elif outcome == BEGIN:
             at = offset
-        known[producer] = (new_commit, new_continue, at)
+        changed[producer] = ProducerState(new_commit, new_continue, at)
 
     discards = Discards(
         rows=np.array([entry[0] for entry in rollbacks], np.intp),
@@ -102,5 +99,4 @@ def sequence_rows(
         after=np.array([entry[2] for entry in rollbacks], np.uint64),
         through=np.array([entry[3] for entry in rollbacks], np.uint64),
     )
-    new_states = {producer: ProducerState(*state) for producer, state in known.items()}
-    return Sequenced.of(np.frombuffer(outcomes, np.uint8), discards, new_states, fault)
+    return Sequenced.of(np.frombuffer(outcomes, np.uint8), discards, changed, states, fault)

@@ -181,6 +181,9 @@ def _last_commit(store: OpenStore, journal: str, producer: Producer) -> int:
     for rows in store.read(journal, begin, head, columns=()):
         found = sequence_batch(rows.offsets, rows.producers, rows.clocks, rows.flags, states)
         found.raise_fault(journal)
-        states = found.states
+        states.update(found.changed)
+    for _, departed in store.departures(journal, head):
+        if producer.int64 in departed:
+            return departed[producer.int64].last_commit
     state = states.get(producer.int64)
     return 0 if state is None else state.last_commit

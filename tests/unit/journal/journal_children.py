@@ -13,13 +13,15 @@ import pyarrow as pa
 from penstock.journal import Collection, open_store
 from penstock.journal.file import journal as journal_module
 from penstock.journal.file.head import Head, Position
-from penstock.journal.file.segment import SegmentHeader, create_segment
+from penstock.journal.file.segment import create_segment
 from tests.unit.journal.journal_files import NUMBERS, Writer, append, open_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkProcess
     from pathlib import Path
+
+    from penstock.journal.file.segment_header import SegmentHeader
 
 PROCESSES: Final = multiprocessing.get_context("fork")
 CHILD_S_MAX: Final = 60

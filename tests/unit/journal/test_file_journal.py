@@ -391,7 +391,13 @@ def check_states(store: OpenStore) -> None:
         assert at == part.begin
         expected = sequence_rows(offsets[:at], producers[:at], clocks[:at], flags[:at], {})
         assert expected.fault is None
-        assert states == expected.states
+        departed = {
+            producer: state
+            for _, states_ in [*store.departures(JOURNAL, at)][::-1]
+            for producer, state in states_.items()
+        }
+        assert departed | states == expected.states
+        assert all(state.last_commit == CLOCK_FLOOR for state in departed.values())
         assert store.states(JOURNAL, part.end - 1) == (at, states)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.cli.inspection.report import Row
     from penstock.journal.file.head import Kept, Position, Records
-    from penstock.journal.file.segment import SegmentHeader
+    from penstock.journal.file.segment_header import SegmentHeader
     from penstock.journal.frames import FrameHeader
 
 _KINDS: Final = {kind.value: kind.name for kind in Kind}

@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.disk import (
@@ -55,27 +56,30 @@ from penstock.journal.file.repair import (
     restore_lost_head,
     unrest,
 )
+from penstock.journal.file.retention import Retention
+from penstock.journal.file.rolling import next_header
 from penstock.journal.file.segment import (
     BatchBuilder,
     FramePlace,
-    SegmentHeader,
     SegmentReader,
     create_segment,
     list_segments,
     segment_path,
 )
+from penstock.journal.file.segment_header import SegmentHeader
 from penstock.journal.store import Appended, JournalBatch, Probe, Range, States
 from penstock.locks import LockHeldError
-from penstock.sequence import UNSEEN, Place, SequenceFaultError, sequence_batch, sequence_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Collection as Members
     from pathlib import Path
 
     from penstock.errors import PenstockError
     from penstock.journal.collection import Collection
     from penstock.journal.file.repair import Unrest
     from penstock.journal.frames import Payload
+    from penstock.sequence import ProducerState
 
 _WRITE_BUFFERS_MAX: Final = 512
 """Buffers in one gathered write; Linux takes 1,024 at most."""
@@ -93,11 +97,20 @@ class JournalFile:
     """The open files of one journal in this process. Threads share it."""
 
     def __init__(
-        self, name: str, folder: Path, segment_bytes_max: int, *, to_disk: bool = True
+        self,
+        name: str,
+        folder: Path,
+        segment_bytes_max: int,
+        *,
+        to_disk: bool = True,
+        registered: Callable[[], Members[int]] = frozenset,
     ) -> None:
+        """`registered` gives the producers that have a ledger."""
         self.name = name
         self._to_disk = to_disk
         self._folder = folder
+        self._registered = registered
+        self._retention = Retention(name, folder)
         self._segment_bytes_max = segment_bytes_max
         self._sync_descriptor = self._segment_descriptor = self._syncing_descriptor = -1
         # The segments that the appending and the syncing thread have open.
@@ -134,7 +147,7 @@ class JournalFile:
         """Makes an empty journal; the head is written last, and with it the journal exists."""
         make_folder(folder)
         refuse_to_overwrite(name, folder)
-        header = SegmentHeader(name, 0, collection.to_json())
+        header = SegmentHeader(name, 0, collection.to_json(), bytes_before=0)
         size = create_segment(folder, header)
         replace_file(folder / "head", new_head(Position(0, size, 0), Kept(0, suspended=False)))
 
@@ -191,7 +204,7 @@ class JournalFile:
                 # Loaded now: frames of a later version may stand before this append's.
                 collection = load_collection()
                 written = synced = self._roll(written, collection)
-                self._apply_retention(collection)
+                self._apply_retention(written, collection)
             durable = self._to_disk and synced.segment == written.segment
             buffers: list[object] = []
             offset, size = written.offset, written.bytes
@@ -323,11 +336,13 @@ class JournalFile:
     # Rolling, retention, suspension: all under the append lock
 
     def _roll(self, written: Position, collection: Collection) -> Position:
-        """Seals the segment and begins the next, with the states of all producers in its header."""
+        """Seals the segment and begins the next, with the states of producers in its header."""
         # In a buffered store, too: so a power cut takes rows of its newest segment only.
         self._make_durable(written.segment, self._open_segment(written.segment))
-        states, fault = self._states_at_end(written, collection)
-        header = SegmentHeader(self.name, written.offset, collection.to_json(), states, fault)
+        header = next_header(self.name, self._folder, written, collection, self._registered)
+        if header.bytes_before is None and collection.retention_bytes is not None:
+            before = self._retention.bytes_before(written.segment) + written.bytes
+            header = replace(header, bytes_before=before)
         rolled = Position(written.offset, create_segment(self._folder, header), written.offset)
         self._head.set_written(rolled)
         with self._sync_lock, locked(self._sync_descriptor):
@@ -335,50 +350,12 @@ class JournalFile:
         self._head.sync()
         return rolled
 
-    def _states_at_end(
-        self, written: Position, collection: Collection
-    ) -> tuple[States, str | None]:
-        with SegmentReader(self.name, self._folder, written.segment) as reader:
-            header, position = reader.header()
-            states, fault = dict(header.states), header.fault
-            builder = BatchBuilder(self.name, collection, columns=())
-            try:
-                for at, frame in reader.headers(position, header.first_offset, written.bytes):
-                    if fault is not None:
-                        break
-                    run = frame.run
-                    state = states.get(frame.producer, UNSEEN)
-                    after = None if run is None else sequence_run(run, state)
-                    if after is None:
-                        batch = builder.build([reader.frame(at, frame)])
-                        found = sequence_batch(
-                            batch.offsets, batch.producers, batch.clocks, batch.flags, states
-                        )
-                        states = found.states
-                        found.raise_fault(self.name)
-                    elif after != state:
-                        states[frame.producer] = after
-            except SequenceFaultError as error:
-                # Appends go on: it is the readers who must be told.
-                place = Place(self.name, frame.first_offset, frame.producer)
-                fault = str(error.at(place))
-        return states, fault
-
-    def _apply_retention(self, collection: Collection) -> None:
-        segments = list_segments(self._folder)
-        sizes = [segment_path(self._folder, first).stat() for first in segments]
-        keep_from = 0
-        if collection.retention_seconds is not None:
-            oldest = time.time() - collection.retention_seconds
-            while keep_from < len(segments) - 1 and sizes[keep_from].st_mtime < oldest:
-                keep_from += 1
-        if collection.retention_bytes is not None:
-            total = sum(stat.st_size for stat in sizes[keep_from:])
-            while keep_from < len(segments) - 1 and total > collection.retention_bytes:
-                total -= sizes[keep_from].st_size
-                keep_from += 1
-        if keep_from:
-            self._drop_segments(segments[:keep_from], segments[keep_from], suspended=False)
+    def _apply_retention(self, written: Position, collection: Collection) -> None:
+        dropped, first_kept = self._retention.too_many(
+            collection, self._head.kept().first_offset, written, time.time()
+        )
+        if dropped:
+            self._drop_segments(dropped, first_kept, suspended=False)
 
     def drop_before(self, offset: int) -> int:
         """Drops the segments that lie wholly below the offset."""
@@ -499,19 +476,37 @@ class JournalFile:
         ]
 
     def states(self, at: int) -> tuple[int, States]:
+        header = self._header_before(at)
+        if header.fault is not None:
+            name = segment_path(self._folder, header.first_offset).name
+            raise CorruptJournalError(self.name, name, 0, header.fault)
+        return header.first_offset, header.columns.to_dict()
+
+    def departures(self, at: int) -> Iterator[tuple[int, Mapping[int, ProducerState]]]:
+        header: SegmentHeader | None = self._header_before(at)
+        while header is not None:
+            if header.departed:
+                yield header.first_offset, header.departed
+            before = header.departed_before
+            try:
+                header = None if before is None else self._header(before)
+            except FileNotFoundError:
+                if before is not None and before >= self.probe().first_kept:
+                    raise missing(self.name, self._folder, before) from None
+                return  # dropped, and with it all rows of those who departed there
+
+    def _header_before(self, at: int) -> SegmentHeader:
         segments = [first for first in self._segments() if first <= at]
         if not segments:
             raise OffsetDroppedError(self.name, at, self.probe().first_kept)
         try:
-            with SegmentReader(self.name, self._folder, segments[-1]) as reader:
-                header, _ = reader.header()
+            return self._header(segments[-1])
         except FileNotFoundError:
             raise self._dropped_or_missing(at, segments[-1]) from None
-        if header.fault is not None:
-            raise CorruptJournalError(
-                self.name, segment_path(self._folder, segments[-1]).name, 0, header.fault
-            )
-        return header.first_offset, header.states
+
+    def _header(self, segment: int) -> SegmentHeader:
+        with SegmentReader(self.name, self._folder, segment) as reader:
+            return reader.header()[0]
 
     # After a crash: see repair.py
 

@@ -74,6 +74,7 @@ class FileLedger(ProducerLedger):
         self._alive_descriptor = alive_descriptor
         self._owner = os.getpid() if alive_descriptor >= 0 else None
         self._was_let_go = False
+        self._is_settled_here = False
         if alive_descriptor >= 0:
             let_go_at_fork(self)
 
@@ -113,7 +114,9 @@ class FileLedger(ProducerLedger):
                 f"producer {self.producer} belongs to the process that this one was forked from; "
                 "open a producer here"
             )
-        if not self._folder.exists():
+        # Who settles a producer may go on until it is forgotten: from then on journals do not know
+        # it, and an acknowledgement would be taken for a commit of its own.
+        if not (self._retired if self._is_settled_here else self._folder).exists():
             raise self._fenced()
 
     def _fenced(self) -> ProducerFencedError:
@@ -181,6 +184,7 @@ class FileLedger(ProducerLedger):
     # The settler's side
 
     def confirm(self) -> None:
+        self._is_settled_here = True
         with contextlib.suppress(FileNotFoundError), self._deciding(self._retired):
             sync_folder(self._retired)
 
@@ -259,6 +263,14 @@ class FileLedger(ProducerLedger):
             LedgerMarks(files.retired, files.decision.is_there, files.settled),
         )
 
+    @property
+    def is_open_here(self) -> bool:
+        """This process owns it, and holds the lock that says so."""
+        return self._alive_descriptor >= 0
+
+    def is_settled(self) -> bool:
+        return (self._retired / "settled").exists()
+
     def is_dead(self) -> bool:
         """Whether the owner's process is gone. The kernel lets go of a dead process's locks, unless
         a child has inherited the open file by a fork that Python does not know of: then the number
@@ -294,12 +306,21 @@ class FileLedger(ProducerLedger):
 def list_ledgers(root: Path) -> list[FileLedger]:
     """Every producer not yet forgotten. `producers` is listed first: one that is retired between
     the two listings is then in at least one of them."""
-    found: dict[str, FileLedger] = {}
-    for place in LEDGER_FOLDERS:
-        for name in (path.name for path in (root / place).iterdir()):
-            if _NAME.fullmatch(name):  # what else lies there is not ours
-                found[name] = FileLedger(root, Producer.from_hex(name))
-    return [found[name] for name in sorted(found)]
+    found = {producer for place in LEDGER_FOLDERS for producer in ledgers_in(root, place)}
+    return [FileLedger(root, producer) for producer in sorted(found)]
+
+
+def registered_producers(root: Path) -> set[int]:
+    """Every producer not yet forgotten: any other can write no more. Listed in the same order."""
+    return {producer.int64 for place in LEDGER_FOLDERS for producer in ledgers_in(root, place)}
+
+
+def ledgers_in(root: Path, place: str) -> list[Producer]:
+    """The producers whose folder is there. What is being made or removed has another name, and what
+    else lies there is not ours."""
+    with os.scandir(root / place) as entries:
+        names = [entry.name for entry in entries if _NAME.fullmatch(entry.name)]
+    return [Producer.from_hex(name) for name in names]
 
 
 # Reading

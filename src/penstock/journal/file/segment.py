@@ -1,15 +1,13 @@
 """Segment files: a header that says what follows, then frames. docs/format.md has the layout.
 
-A segment's name is the offset of its first row. Its header holds the sequencing states of all
-producers at that offset, so that any segment can be sequenced by itself.
+A segment's name is the offset of its first row. Its header holds the sequencing states of producers
+at that offset, so that any segment can be sequenced by itself.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -17,9 +15,16 @@ import pyarrow as pa
 
 from penstock.checksum import checksum
 from penstock.disk import disk_error, explained, sync_folder
-from penstock.ids import Kind, Producer
+from penstock.ids import Kind
 from penstock.journal.errors import CorruptJournalError
 from penstock.journal.file.durable import write_file
+from penstock.journal.file.segment_header import (
+    HEADER_BYTES_MAX,
+    PREFIX,
+    SEGMENT_MAGIC,
+    SEGMENT_VERSION,
+    SegmentHeader,
+)
 from penstock.journal.frames import (
     FRAME_ALIGNMENT,
     FRAME_HEADER,
@@ -33,8 +38,7 @@ from penstock.journal.frames import (
     decode_header,
     document_schema,
 )
-from penstock.journal.store import JournalBatch, States
-from penstock.sequence import ProducerState
+from penstock.journal.store import JournalBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,46 +46,10 @@ if TYPE_CHECKING:
 
     from penstock.journal.collection import Collection
 
-SEGMENT_MAGIC: Final = b"PENSTOCK"
-SEGMENT_VERSION: Final = 1
-_PREFIX: Final = struct.Struct("<8sIIQ")
-_HEADER_BYTES_MAX: Final = 64 * 1024 * 1024
 _STEP_BYTES: Final = 256 * 1024
 """How much is read at a time where frames are small."""
 _LARGE_FRAME_BYTES: Final = 64 * 1024
 """From here on a frame is read by itself, and makes a batch by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentHeader:
-    """What a segment says of itself. `fault` is set when an earlier row broke the protocol."""
-
-    journal: str
-    first_offset: int
-    collection: dict[str, Any]
-    states: States = field(default_factory=dict)
-    fault: str | None = None
-
-    def encode(self) -> bytes:
-        text = json.dumps(
-            {
-                "journal": self.journal,
-                "first_offset": self.first_offset,
-                "collection": self.collection,
-                "states": [
-                    [
-                        str(Producer.from_int64(producer)),
-                        state.last_commit,
-                        state.max_continue,
-                        state.offset,
-                    ]
-                    for producer, state in sorted(self.states.items())
-                ],
-                "fault": self.fault,
-            }
-        ).encode()
-        text += b" " * (-len(text) % 8)
-        return _PREFIX.pack(SEGMENT_MAGIC, SEGMENT_VERSION, len(text), checksum(text)) + text
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,30 +127,22 @@ class SegmentReader:
 
     def stated_header(self) -> tuple[SegmentHeader, int]:
         """As `header`, of whichever journal the segment says it is."""
-        prefix = self._read(0, _PREFIX.size).to_pybytes()
-        if len(prefix) < _PREFIX.size:
+        prefix = self._read(0, PREFIX.size).to_pybytes()
+        if len(prefix) < PREFIX.size:
             raise self._damaged(0, "the segment header is cut short")
-        magic, version, text_bytes, found = _PREFIX.unpack(prefix)
+        magic, version, body_bytes, found = PREFIX.unpack(prefix)
         if magic != SEGMENT_MAGIC:
             raise self._damaged(0, "this is not a Penstock segment")
-        if version != SEGMENT_VERSION:
+        if not 1 <= version <= SEGMENT_VERSION:
             raise self._damaged(
                 0, f"it has format {version}, and this Penstock reads {SEGMENT_VERSION}"
             )
-        if text_bytes > _HEADER_BYTES_MAX:
-            raise self._damaged(0, f"a segment header of {text_bytes} bytes cannot be")
-        text = self._read(_PREFIX.size, text_bytes).to_pybytes()
-        if len(text) < text_bytes or checksum(text) != found:
+        if body_bytes > min(HEADER_BYTES_MAX, self.size() - PREFIX.size):
+            raise self._damaged(0, f"a segment header of {body_bytes} bytes cannot be")
+        body = self._read(PREFIX.size, body_bytes).to_pybytes()
+        if len(body) < body_bytes or checksum(body) != found:
             raise self._damaged(0, "the segment header's checksum does not match")
-        data = json.loads(text)
-        states = {
-            Producer.from_hex(producer).int64: ProducerState(last_commit, max_continue, offset)
-            for producer, last_commit, max_continue, offset in data["states"]
-        }
-        header = SegmentHeader(
-            data["journal"], data["first_offset"], data["collection"], states, data["fault"]
-        )
-        return header, _PREFIX.size + text_bytes
+        return SegmentHeader.decode(version, body), PREFIX.size + body_bytes
 
     def frames(
         self, place: FramePlace, limit: int, skip_below: int = 0

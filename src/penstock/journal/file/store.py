@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from penstock.checksum import checksum
 from penstock.disk import make_folder, sync_folder
@@ -19,7 +20,13 @@ from penstock.journal.file.aborts import find_abort, list_aborts, write_abort
 from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.forks import let_go_at_fork
 from penstock.journal.file.journal import JournalFile, probe_head
-from penstock.journal.file.ledger import LEDGER_FOLDERS, FileLedger, list_ledgers
+from penstock.journal.file.ledger import (
+    LEDGER_FOLDERS,
+    FileLedger,
+    ledgers_in,
+    list_ledgers,
+    registered_producers,
+)
 from penstock.journal.file.repair import is_journal
 from penstock.journal.file.segment import BatchBuilder
 from penstock.journal.names import EVERYTHING, Selector, parse_journal_name
@@ -38,12 +45,14 @@ from penstock.locks import LockHeldError, locking_within
 from penstock.sealed import DamagedFileError, is_sealed, sealed_json, unsealed_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
+    from penstock.ids import Producer
     from penstock.journal.frames import Payload
+    from penstock.sequence import ProducerState
 
 FORMAT_VERSION: Final = 1
 DURABILITIES: Final = ("synced", "buffered")
@@ -92,6 +101,10 @@ class FileStore(OpenStore):
         self._in_use: dict[str, int] = {}
         self._lock = threading.RLock()
         self._collections: dict[str, tuple[tuple[int, int, int], Collection]] = {}
+        self._own: WeakValueDictionary[Producer, FileLedger] = WeakValueDictionary()
+        """Those of this process: it knows that they are alive."""
+        self._settled: set[Producer] = set()
+        """Retired producers that were found settled."""
         self._to_disk = self._prepare(create, durability) == "synced"
         let_go_at_fork(self)
 
@@ -283,6 +296,12 @@ class FileStore(OpenStore):
         with self._journal(journal) as file:
             return file.states(at)
 
+    def departures(
+        self, journal: str, at: int
+    ) -> Iterator[tuple[int, Mapping[int, ProducerState]]]:
+        with self._journal(journal) as file:
+            yield from file.departures(at)
+
     def drop_before(self, journal: str, offset: int) -> int:
         with self._journal(journal) as file:
             return file.drop_before(offset)
@@ -328,7 +347,13 @@ class FileStore(OpenStore):
         folder = self.folder_of(name)
         if create is not None and not is_journal(folder):
             self._create_journal(name, folder, create)
-        opened = JournalFile(name, folder, self._segment_bytes_max, to_disk=self._to_disk)
+        opened = JournalFile(
+            name,
+            folder,
+            self._segment_bytes_max,
+            to_disk=self._to_disk,
+            registered=functools.partial(registered_producers, self._root),
+        )
         return self._lent(name, opened) or opened
 
     def _lent(self, name: str, opened: JournalFile | None = None) -> JournalFile | None:
@@ -374,7 +399,9 @@ class FileStore(OpenStore):
     # Producers
 
     def open_ledger(self, name: str | None) -> FileLedger:
-        return FileLedger.register(self._root, name)
+        ledger = FileLedger.register(self._root, name)
+        self._own[ledger.producer] = ledger
+        return ledger
 
     @contextlib.contextmanager
     def naming(self, name: str) -> Iterator[None]:
@@ -384,6 +411,17 @@ class FileStore(OpenStore):
 
     def ledgers(self) -> list[ProducerLedger]:
         return list(list_ledgers(self._root))
+
+    def unsettled(self) -> list[ProducerLedger]:
+        # What is settled stays so: each is looked at once.
+        retired = {one: FileLedger(self._root, one) for one in ledgers_in(self._root, "retired")}
+        self._settled &= retired.keys()
+        self._settled |= {
+            producer
+            for producer, ledger in retired.items()
+            if producer not in self._settled and ledger.is_settled()
+        }
+        return [retired[producer] for producer in sorted(retired.keys() - self._settled)]
 
     def note_abort(self, abort: Abort) -> Abort:
         with contextlib.suppress(CorruptStorageError):  # then this one takes its place
@@ -399,10 +437,15 @@ class FileStore(OpenStore):
     def retire_dead(self) -> None:
         self._close_doubted()
         now_s = time.time()
-        for ledger in list_ledgers(self._root):
+        for producer in ledgers_in(self._root, "producers"):
+            own = self._own.get(producer)
+            if own is not None and own.is_open_here:
+                continue
+            ledger = FileLedger(self._root, producer)
             if ledger.is_dead():
                 ledger.retire()
-            ledger.forget_if_old(now_s)
+        for producer in ledgers_in(self._root, "retired"):
+            FileLedger(self._root, producer).forget_if_old(now_s)
 
 
 @contextlib.contextmanager

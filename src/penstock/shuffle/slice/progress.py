@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.frontier import Frontier
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE
+from penstock.shuffle.slice.states import NO_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+
+    import numpy.typing as npt
 
     from penstock.sequence import ProducerState
     from penstock.shuffle.slice.reads import Read
@@ -36,8 +39,27 @@ def report(reads: Collection[Read], gap_floor: Mapping[int, int]) -> Frontier:
 
 def entries(reads: Iterable[SavedRead], gap_floor: Mapping[int, int]) -> Frontier:
     """All that reads know of their producers."""
-    return _frontier(
-        [(read.journal, read.binding, 0, 0, _entries(read.states)) for read in reads], gap_floor
+    ordered = sorted(reads, key=lambda read: (read.journal, read.binding))
+    states = [NO_STATES, *(read.states for read in ordered)]
+
+    def column(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(each, name) for each in states])
+
+    producers, zeros = column("producers"), np.zeros(len(ordered), np.int64)
+    return Frontier(
+        journal_names=pa.array([read.journal for read in ordered], pa.string()),
+        bindings=np.array([read.binding for read in ordered], np.uint16),
+        bytes_read_delta=zeros,
+        bytes_behind_delta=zeros,
+        producer_starts=np.cumsum([len(each) for each in states], dtype=np.int64),
+        producers=producers,
+        last_commits=np.maximum(column("last_commits"), np.uint64(CLOCK_FLOOR)),
+        hinted_commits=np.zeros(len(producers), np.uint64),
+        offsets=column("offsets"),
+        flushed_lsn=np.empty(0, np.uint64),
+        backfill_begin={},
+        backfill_complete={},
+        gap_floor=dict(gap_floor),
     )
 
 

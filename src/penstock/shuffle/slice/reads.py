@@ -11,7 +11,8 @@ import numpy as np
 from penstock.errors import LocalProtocolError
 from penstock.frontier import resolve_checkpoint
 from penstock.ids import CLOCK_MAX, Kind, clock_delay, clock_duration, kind_of
-from penstock.sequence import ProducerState
+from penstock.sequence import UNSEEN, ProducerState
+from penstock.shuffle.slice.states import ReadStates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -134,7 +135,7 @@ class Read:
     journal: str
     offset: int
     """Up to here it is drained."""
-    states: dict[int, ProducerState]
+    states: ReadStates
     key: int = 0
     """Of the last row drained."""
     reported_offset: int = 0
@@ -186,7 +187,8 @@ class Read:
         """A read that goes on where the entries end."""
         point = resolve_checkpoint(entries)
         offset = point.offset
-        read = cls(number, binding, journal, offset, point.states, 0, offset, offset)
+        states = ReadStates(point.states)
+        read = cls(number, binding, journal, offset, states, 0, offset, offset)
         read.awaited = {producer.int64: clock for producer, clock in point.hinted.items()}
         read.hinted = frozenset(read.awaited)
         return read
@@ -219,14 +221,14 @@ class Read:
     def forgotten(self) -> list[Forgotten]:
         """The open spans that end among the rows of the gap. Whether those were committed or rolled
         back is lost with them, and what was rolled back must never be seen. A span that is open at
-        the other end too only lacks some rows."""
+        the other end too only lacks some rows. Who is not known there closed it and departed."""
         return [
             Forgotten(producer, state.last_commit, state.max_continue)
             for producer, state in self.states.items()
             if state.max_continue
             and not is_gapped(state)
             and self.gap is not None
-            and not _is_same_span(state, self.gap.states.get(producer, state))
+            and not _is_same_span(state, self.gap.states.get(producer, UNSEEN))
         ]
 
     def cross_gap(self) -> None:
@@ -242,7 +244,12 @@ class Read:
         self.reported_head += missing
         self.offset = self.buffered_offset = gap.offset
         self.write_head = max(self.write_head, gap.offset)
-        changed = {}
+        # Who has a span here and is not known there closed it, and departed.
+        changed = {
+            producer: ProducerState(state.last_commit, 0, -gap.offset)
+            for producer, state in self.states.items()
+            if state.max_continue and producer not in gap.states
+        }
         for producer, there in gap.states.items():
             here = self.states.get(producer)
             if here is not None and is_gapped(here) and _is_same_span(here, there):

@@ -4,6 +4,8 @@ forgotten and told comes out of it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,7 +17,7 @@ from penstock.sequence import Discards, Outcome, Place, Sequenced, sequence_batc
 from penstock.shuffle.parcels import ROLLBACK_SCHEMA, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from penstock.sequence import ProducerState
     from penstock.shuffle.slice.events import HintIndex
@@ -29,6 +31,9 @@ _PRODUCER_BITS: Final = ~0xFFFF
 """A producer's two low bytes are zero. Within a round they hold which of its reads a row is of."""
 ROUND_READS_MAX: Final = 0x1_0000
 """So many reads two bytes tell apart."""
+COMMITS_REMEMBERED_MAX: Final = 64
+"""Commits whose acknowledgements are being read at about the same time. Each has the names of up to
+a thousand journals."""
 _COMMITTING: Final = (Outcome.ACK_COMMIT, Outcome.ACK_EMPTY)
 
 
@@ -105,7 +110,7 @@ class Round:
         reads = self.columns.reads
         changed: list[dict[int, ProducerState]] = [{} for _ in reads]
         alone = len(reads) == 1
-        for mixed, state in self.sequenced.states.items():
+        for mixed, state in self.sequenced.changed.items():
             number = 0 if alone else mixed & ~_PRODUCER_BITS
             producer = mixed & _PRODUCER_BITS
             before = reads[number].states.get(producer)
@@ -113,8 +118,9 @@ class Round:
                 changed[number][producer] = state
         return zip(reads, changed, strict=True)
 
-    def hints(self, index: HintIndex) -> Iterator[tuple[HintKey, int]]:
-        """Which journals are said to hold a commit, and its clock."""
+    def hints(self, index: HintIndex, named: NamedJournals) -> Iterator[tuple[HintKey, int]]:
+        """Which journals are said to hold a commit, and its clock. What another acknowledgement of
+        the same commit has named is not named again."""
         outcomes, columns = self.sequenced.outcomes, self.columns
         for piece, start in zip(columns.pieces, columns.starts.tolist(), strict=False):
             if not piece.batch.hints and not piece.read.siblings:
@@ -128,10 +134,42 @@ class Round:
             for row, producer, clock in zip(rows.tolist(), producers, clocks, strict=True):
                 for sibling in piece.read.siblings:
                     yield (piece.read.journal, sibling, producer), clock
-                for journal in piece.batch.hints.get(row, ()):
+                hints = piece.batch.hints.get(row, ())
+                commit = (producer, clock, binding.cohort)
+                for journal in named.new(commit, hints, piece.read.journal):
                     for target in index.targets(journal, binding.cohort):
                         if (journal, target) != (piece.read.journal, binding.place):
                             yield (journal, target, producer), clock
+
+
+class NamedJournals:
+    """The journals that acknowledgements of the latest commits have named.
+
+    Of a transaction over n journals each acknowledgement names the n - 1 others. They mostly name
+    the same ones, and come at about the same time: without this, each would be looked up n times.
+    """
+
+    def __init__(self) -> None:
+        self._commits: OrderedDict[tuple[int, int, int], set[str]] = OrderedDict()
+
+    def new(
+        self, commit: tuple[int, int, int], hints: tuple[str, ...], own: str
+    ) -> Collection[str]:
+        """Of the hints in the journal `own`, those that no other hint of the commit has named.
+        `commit` is its producer, clock and cohort."""
+        if not hints:
+            return hints
+        known = self._commits.get(commit)
+        if known is None:
+            known = self._commits[commit] = set()
+            if len(self._commits) > COMMITS_REMEMBERED_MAX:
+                self._commits.popitem(last=False)
+        if known.issuperset(hints):
+            return ()
+        found = [journal for journal in hints if journal not in known]
+        known.update(found)
+        known.discard(own)  # a journal that names itself tells nothing; another that names it does
+        return found
 
 
 def make_round(pieces: Sequence[Piece]) -> Round:
@@ -152,14 +190,27 @@ def make_round(pieces: Sequence[Piece]) -> Round:
     return Round(columns, sequenced, keep, tuple(_rollbacks(columns, sequenced.discards)))
 
 
-def _states(reads: tuple[Read, ...]) -> dict[int, ProducerState]:
-    if len(reads) == 1:
-        return reads[0].states
-    return {
-        producer | number: state
-        for number, read in enumerate(reads)
-        for producer, state in read.states.items()
-    }
+def _states(reads: tuple[Read, ...]) -> Mapping[int, ProducerState]:
+    return reads[0].states if len(reads) == 1 else _MixedStates(reads)
+
+
+class _MixedStates(Mapping[int, "ProducerState"]):
+    """The states of all reads of a round, by producers that are told apart by read. They are looked
+    up where they are: a round of a few rows must not walk over all producers there ever were."""
+
+    def __init__(self, reads: tuple[Read, ...]) -> None:
+        self._states = [read.states for read in reads]
+
+    def __getitem__(self, mixed: int) -> ProducerState:
+        return self._states[mixed & ~_PRODUCER_BITS][mixed & _PRODUCER_BITS]
+
+    def __iter__(self) -> Iterator[int]:
+        for number, states in enumerate(self._states):
+            for producer in states:
+                yield producer | number
+
+    def __len__(self) -> int:
+        return sum(map(len, self._states))
 
 
 def _in_time(columns: Columns, keep: Bools) -> Bools:

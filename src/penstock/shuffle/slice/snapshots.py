@@ -7,20 +7,23 @@ metadata of the first. Checksums are the snapshot's own.
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CorruptStorageError, PenstockError
 from penstock.frontier import Frontier, decode_chunks, encode_chunks
-from penstock.sequence import ProducerState
+from penstock.sequence import StateColumns
 from penstock.shuffle.slice.reads import Read
+from penstock.shuffle.slice.states import NO_STATES, ReadStates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from penstock.shuffle.plan import BindingPlan
     from penstock.shuffle.slice.replay import SpanReplay
@@ -61,7 +64,7 @@ class SavedRead:
     reported_head: int
     missing: int
     """Rows that are missing before the offset, if no gap floor tells that yet."""
-    states: Mapping[int, ProducerState]
+    states: StateColumns
 
     @classmethod
     def of(cls, read: Read) -> SavedRead:
@@ -73,7 +76,7 @@ class SavedRead:
             reported_offset=read.reported_offset,
             reported_head=read.reported_head,
             missing=read.missing,  # a gap that is still ahead is found again
-            states=dict(read.states),
+            states=read.states.columns(),
         )
 
     def restored(self, number: int, binding: BindingPlan) -> Read:
@@ -82,7 +85,7 @@ class SavedRead:
             binding,
             self.journal,
             self.offset,
-            dict(self.states),
+            ReadStates(self.states.to_dict()),
             self.key,
             self.reported_offset,
             self.reported_head,
@@ -128,15 +131,9 @@ class SliceSnapshot:
         }
         reads_schema = pa.schema(_READ_FIELDS, metadata={_ABOUT: json.dumps(about).encode()})
         reads = [[getattr(read, field.name) for read in self.reads] for field in _READ_FIELDS]
-        states = [
-            (index, producer, state.last_commit, state.max_continue, state.offset)
-            for index, read in enumerate(self.reads)
-            for producer, state in read.states.items()
-        ]
-        columns = list(zip(*states, strict=True)) or [()] * len(_STATE_FIELDS)
         pieces = [
             _stream(reads_schema, reads),
-            _stream(pa.schema(_STATE_FIELDS), columns),
+            _stream(pa.schema(_STATE_FIELDS), _state_columns([read.states for read in self.reads])),
             *encode_chunks(self.frontier),
         ]
         lengths = struct.pack(f"<{len(pieces)}Q", *map(len, pieces))
@@ -153,7 +150,18 @@ class SliceSnapshot:
             raise CorruptSliceError(f"this is no Slice's state: {error}") from error
 
 
-def _stream(schema: pa.Schema, columns: Sequence[Sequence[Any]]) -> bytes:
+def _state_columns(states: Sequence[StateColumns]) -> list[np.ndarray[Any, Any]]:
+    """The columns of all reads' states, with the number of each one's read before them."""
+    all_states = [NO_STATES, *states]
+    numbers = np.repeat(np.arange(len(states), dtype=np.uint32), [len(each) for each in states])
+    names = ("producers", "last_commits", "max_continues", "offsets")
+    return [
+        numbers,
+        *(np.concatenate([getattr(each, name) for each in all_states]) for name in names),
+    ]
+
+
+def _stream(schema: pa.Schema, columns: Sequence[Any]) -> bytes:
     sink = pa.BufferOutputStream()
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -179,12 +187,17 @@ def _pieces(data: memoryview) -> list[memoryview]:
 def _decoded(reads: memoryview, states: memoryview, frontier: Frontier) -> SliceSnapshot:
     read_table = pa.ipc.open_stream(pa.py_buffer(reads)).read_all()
     about = json.loads((read_table.schema.metadata or {})[_ABOUT])
-    of_read: list[dict[int, ProducerState]] = [{} for _ in range(read_table.num_rows)]
-    state_columns = [
-        column.to_pylist() for column in pa.ipc.open_stream(pa.py_buffer(states)).read_all().columns
+    numbers, *state_columns = (
+        column.to_numpy() for column in pa.ipc.open_stream(pa.py_buffer(states)).read_all().columns
+    )
+    # A read's states stand together, in the order of reads.
+    bounds = np.searchsorted(numbers, np.arange(read_table.num_rows + 1))
+    if bounds[-1] != len(numbers) or (numbers[1:] < numbers[:-1]).any():
+        raise ValueError("states are of reads that it does not have")
+    of_read = [
+        StateColumns(*(column[begin:end] for column in state_columns))
+        for begin, end in itertools.pairwise(bounds.tolist())
     ]
-    for read, producer, *state in zip(*state_columns, strict=True):
-        of_read[read][producer] = ProducerState(*state)
     return SliceSnapshot(
         reads=tuple(
             SavedRead(**row, states=states_of)

@@ -47,7 +47,14 @@ from penstock.shuffle.slice.levelling import ROUND_ROWS_MAX, Levels, cut, gather
 from penstock.shuffle.slice.parcelling import FrameCosts, announcement, frame_bytes, parcels
 from penstock.shuffle.slice.reads import Piece, Read
 from penstock.shuffle.slice.replay import SpanReplay
-from penstock.shuffle.slice.rounds import ROUND_READS_MAX, HintKey, Round, forgetting, make_round
+from penstock.shuffle.slice.rounds import (
+    ROUND_READS_MAX,
+    HintKey,
+    NamedJournals,
+    Round,
+    forgetting,
+    make_round,
+)
 from penstock.shuffle.slice.snapshots import SavedRead, SavedReplay, SliceSnapshot
 from penstock.shuffle.slice.spans import OpenSpans
 from penstock.shuffle.status import NAMED_MAX, Details, Sent, SliceStatus, seconds_of
@@ -94,9 +101,8 @@ class SliceState:
         self._numbers: dict[int, Read] = {}
         self._levels = Levels()
         self._all_started = False
-        self._probing = 0
+        self._probing = self._fetching_bytes = 0
         self._buffered_bytes = 0.0
-        self._fetching_bytes = 0
         self._hungry: dict[int, Read] = {}
         """By place, the reads with nothing buffered and no fetch under way."""
         self._fed: dict[int, Read] = {}
@@ -114,6 +120,7 @@ class SliceState:
         """By place, those with producers to report."""
         self._hints: dict[HintKey, int] = {}
         self._new_hints: dict[HintKey, int] = {}
+        self._named = NamedJournals()
         self._gap_floor: dict[int, int] = {}
 
         self._saved: dict[tuple[str, int], SavedRead] = {}
@@ -471,7 +478,7 @@ class SliceState:
             if read.unreported:
                 self._news[read.place] = read
             self._forget_gapped(read)
-        for hint, clock in round_.hints(self._hint_index):
+        for hint, clock in round_.hints(self._hint_index, self._named):
             if clock > self._hints.get(hint, 0):
                 self._hints[hint] = self._new_hints[hint] = clock
         self._flushes.is_due |= round_.has_closes

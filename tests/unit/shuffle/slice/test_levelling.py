@@ -14,6 +14,7 @@ from penstock.shuffle.marks import IDLE, Mark, MarkKind
 from penstock.shuffle.slice import levelling
 from penstock.shuffle.slice.levelling import Levels, cut, gather
 from penstock.shuffle.slice.reads import Buffered, Piece, Read, keys_of
+from penstock.shuffle.slice.states import ReadStates
 from tests.unit.shuffle.slice.model import binding
 
 
@@ -32,7 +33,7 @@ def buffered(keys: list[int], row_bytes: float = 100.0, columns: int = 1) -> Buf
 
 
 def read_of(place: int, *batches: Buffered, behind: bool = False) -> Read:
-    read = Read(place, binding(), f"j{place}", 0, {})
+    read = Read(place, binding(), f"j{place}", 0, ReadStates({}))
     read.place = place
     read.buffer.extend(batches)
     read.write_head = read.buffered_offset + behind

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier
 from penstock.ids import Producer
-from penstock.sequence import ProducerState
+from penstock.sequence import ProducerState, StateColumns
 from penstock.shuffle.slice.events import (
     AllReadsStarted,
     Fetched,
@@ -29,9 +29,8 @@ NOTHING = Frontier.of()
 
 
 def saved(journal: str, offset: int = 10, key: int = 50) -> SavedRead:
-    return SavedRead(
-        journal, 0, offset, key, offset, offset, 0, {ONE: ProducerState(5, 5, -offset)}
-    )
+    states = StateColumns.of([(ONE, ProducerState(5, 5, -offset))])
+    return SavedRead(journal, 0, offset, key, offset, offset, 0, states)
 
 
 def of_journal(journal: str, commit: int, *, hint: int = 0, read: int = 0) -> JournalFrontier:
@@ -105,7 +104,7 @@ def test_spans_that_several_were_reading_again_are_read_one_after_the_other() ->
     begun = {ONE: ProducerState(1, 10, 0)}  # the first row of each was sent
     before = [
         SliceSnapshot(
-            (SavedRead(journal, 0, 3, 12, 3, 3, 0, dict(begun)),),
+            (SavedRead(journal, 0, 3, 12, 3, 3, 0, StateColumns.of(begun.items())),),
             NOTHING,
             12,
             1,
