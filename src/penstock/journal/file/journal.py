@@ -25,6 +25,12 @@ from penstock.journal.errors import (
 )
 from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.head import DamagedHeadError, Head, Kept, Position, new_head
+from penstock.journal.file.identity import (
+    identity_of,
+    identity_record,
+    new_identity,
+    record_identity,
+)
 from penstock.journal.file.repair import (
     goes_on,
     is_journal,
@@ -94,11 +100,13 @@ class JournalFile:
             # A store that this process may only read: there is nothing it could mend.
             self._head_descriptor = os.open(folder / "head", os.O_RDONLY)
             self._head = Head(self._head_descriptor)
+            self.identity = identity_of(name, folder, self._head_descriptor)
             return
         self._head = Head(self._head_descriptor)
         try:
             self._sync_descriptor = os.open(folder / "sync.lock", os.O_RDWR | os.O_CREAT, 0o644)
             self._check_tail()
+            self.identity = record_identity(name, folder, self._head_descriptor)
         except BaseException:
             self.close()
             raise
@@ -108,9 +116,11 @@ class JournalFile:
         """Makes an empty journal; the head is written last, and with it the journal exists."""
         make_folder(folder)
         refuse_to_overwrite(name, folder)
-        header = SegmentHeader(name, 0, collection.to_json())
+        identity = new_identity()
+        header = SegmentHeader(name, 0, collection.to_json(), identity=identity)
         size = create_segment(folder, header)
-        replace_file(folder / "head", new_head(Position(0, size, 0), Kept(0, suspended=False)))
+        head = new_head(Position(0, size, 0), Kept(0, suspended=False))
+        replace_file(folder / "head", head + identity_record(identity))
 
     def close(self) -> None:
         for descriptor in (
@@ -135,7 +145,7 @@ class JournalFile:
     def probe(self) -> Probe:
         if self.is_gone:
             raise UnknownJournalError(self.name)
-        return _probe(self._head)
+        return _probe(self._head, self.identity)
 
     # Appending
 
@@ -240,7 +250,9 @@ class JournalFile:
         if self._to_disk:
             os.fdatasync(self._open_segment(written.segment))
         states, fault = self._states_at_end(written, collection)
-        header = SegmentHeader(self.name, written.offset, collection.to_json(), states, fault)
+        header = SegmentHeader(
+            self.name, written.offset, collection.to_json(), states, fault, self.identity
+        )
         rolled = Position(written.offset, create_segment(self._folder, header), written.offset)
         self._head.set_written(rolled)
         return rolled
@@ -481,14 +493,29 @@ def probe_head(name: str, folder: Path) -> Probe | None:
         raise UnknownJournalError(name) from None
     try:
         head = Head(descriptor)
-        return _probe(head) if is_sound(head, folder) else None
+        if not is_sound(head, folder):
+            return None
+        return _probe(head, identity_of(name, folder, descriptor))
     finally:
         os.close(descriptor)
 
 
-def _probe(head: Head) -> Probe:
+def find_identity(name: str, folder: Path) -> str | None:
+    """The identity of the journal in a folder; None if there is no journal."""
+    try:
+        descriptor = os.open(folder / "head", os.O_RDONLY)
+    except FileNotFoundError:
+        return identity_of(name, folder, None) if is_journal(folder) else None
+    try:
+        return identity_of(name, folder, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _probe(head: Head, identity: str) -> Probe:
     kept, synced = head.kept(), head.synced()
-    return Probe(kept.first_offset, max(synced.offset, kept.first_offset), kept.suspended)
+    write_head = max(synced.offset, kept.first_offset)
+    return Probe(kept.first_offset, write_head, kept.suspended, identity)
 
 
 def _clipped(batch: JournalBatch, begin: int, end: int) -> JournalBatch:

@@ -59,11 +59,14 @@ class SegmentHeader:
     collection: dict[str, Any]
     states: States = field(default_factory=dict)
     fault: str | None = None
+    identity: str = ""
+    """Of the journal; empty in segments from before there was one."""
 
     def encode(self) -> bytes:
         text = json.dumps(
             {
                 "journal": self.journal,
+                "identity": self.identity,
                 "first_offset": self.first_offset,
                 "collection": self.collection,
                 "states": [
@@ -177,7 +180,12 @@ class SegmentReader:
             for producer, last_commit, max_continue, offset in data["states"]
         }
         header = SegmentHeader(
-            data["journal"], data["first_offset"], data["collection"], states, data["fault"]
+            data["journal"],
+            data["first_offset"],
+            data["collection"],
+            states,
+            data["fault"],
+            data.get("identity", ""),
         )
         return header, _PREFIX.size + text_bytes
 
