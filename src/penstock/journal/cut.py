@@ -30,6 +30,7 @@ from penstock.errors import ConfigurationError
 from penstock.frontier import Frontier, describe_unresolved, from_json
 from penstock.ids import CLOCK_MAX, CLOCK_NONE, Kind, clock_from_datetime
 from penstock.journal.errors import OffsetDroppedError, ProducerFencedError
+from penstock.journal.names import known_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,7 +127,10 @@ def _at_frontier(store: JournalStore, journal: str, frontier: Frontier, binding:
             "this frontier would show a part of a transaction:\n" + describe_unresolved(frontier)
         )
     probe = store.probe(journal)
-    found = frontier.journal(journal, binding)
+    # A frontier of a shuffle knows journals by their identities too; then another one in its place
+    # is none of the frontier's.
+    found = frontier.journal(known_as(journal, probe.identity), binding)
+    found = found or frontier.journal(journal, binding)
     entries = () if found is None else found.producers
     ahead = max((abs(entry.offset) for entry in entries), default=0)
     if ahead > probe.write_head:
