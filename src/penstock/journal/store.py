@@ -95,6 +95,8 @@ class Appended:
 
     begin: int
     end: int
+    identity: str = field(default="", compare=False)
+    """Of the journal that has them."""
 
 
 @dataclass(frozen=True, slots=True)

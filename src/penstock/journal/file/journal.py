@@ -180,7 +180,7 @@ class JournalFile:
             kept = self._head.kept()
             if kept.suspended:
                 self._head.set_kept(Kept(kept.first_offset, suspended=False))
-        return Appended(written.offset, offset)
+        return Appended(written.offset, offset, self.identity)
 
     def sync(self, through: int) -> None:
         """Group commit: whoever holds the sync lock makes everything written so far durable, and
