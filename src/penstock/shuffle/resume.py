@@ -12,11 +12,10 @@ from penstock.frontier import (
     Frontier,
     decode_chunks,
     encode_chunks,
-    project_commits_to_hints,
     reduce,
 )
 from penstock.shuffle.control import SESSION
-from penstock.shuffle.session.instances import without_gone
+from penstock.shuffle.session.instances import promised
 from penstock.snapshot import Captured, SnapshotStore
 
 if TYPE_CHECKING:
@@ -92,8 +91,7 @@ class Resume:
         the newest epoch as hints: they are read again, and nothing else is until then."""
         if self.epoch is not None or not self.newest.number:
             return self.record.frontier
-        hints = without_gone(project_commits_to_hints(self.newest.frontier))
-        return reduce(self.record.consumed.frontier, hints)
+        return reduce(self.record.consumed.frontier, promised(self.newest.frontier))
 
     @property
     def readable(self) -> Epoch:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.checksum import checksum
-from penstock.journal import open_store
+from penstock.journal import Collection, open_store
 from tests.unit.journal.journal_files import (
     JOURNAL,
     Writer,
@@ -170,3 +170,23 @@ def test_a_rollback_in_a_journal_that_was_made_anew(tmp_path: Path, kind: str) -
             transaction.rollback()
         producer.append("numbers", [{"id": 4}])
         assert store.frontier("numbers").offsets.tolist() == [-5], "it is sequenced to its end"
+
+
+def test_a_frontier_asks_for_nothing_of_a_journal_that_was_made_anew(tmp_path: Path) -> None:
+    """Acknowledgements in other journals still hint at what was in the one before."""
+    store = open_store(tmp_path, durability="buffered")
+    store.create(Collection.define("parts", "id BIGINT NOT NULL, p STRING", "id", "p"))
+    with store.producer() as producer:
+        for id_ in range(2):
+            with producer.transaction() as transaction:
+                transaction.append("parts", [{"id": id_, "p": "a"}, {"id": id_, "p": "b"}])
+        shutil.rmtree(tmp_path / "journals" / "parts" / "p=a+000")
+        with store.producer() as other:
+            other.append("parts", [{"id": 3, "p": "a"}])
+        frontier = store.frontier("parts")
+        assert [len(journal.producers) for journal in frontier.journals()] == [1, 1]
+        with producer.transaction() as transaction:
+            transaction.append("parts", [{"id": 4, "p": "a"}, {"id": 4, "p": "b"}])
+        frontier = store.frontier("parts")
+        assert [len(journal.producers) for journal in frontier.journals()] == [2, 1]
+        assert not frontier.unresolved_hints

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier, reduce
+from penstock.frontier import (
+    Frontier,
+    JournalFrontier,
+    ProducerFrontier,
+    project_commits_to_hints,
+    reduce,
+)
 from penstock.ids import CLOCK_NONE, Producer
 from penstock.journal.names import known_as, name_of
 from penstock.shuffle.session.ledger import GONE, entries_of, gone_key
@@ -136,8 +142,10 @@ def _with_entries(
     return reduce(rest, Frontier.of(journals))
 
 
-def without_gone(frontier: Frontier) -> Frontier:
-    """Without what stands for journals that are gone: nothing of those can be read."""
-    names = (str(name) for name in frontier.journal_names.to_pylist())
-    is_gone = [name == known_as(name_of(name), GONE) for name in names]
-    return frontier.keep_journals(~np.array(is_gone, np.bool_))
+def promised(newest: Frontier) -> Frontier:
+    """What has to be read again if the queues of an epoch are lost: its commits, as hints. Of what
+    stands for journals that are gone nothing can be read; that it is settled stays known."""
+    names = (str(name) for name in newest.journal_names.to_pylist())
+    is_gone = np.array([name == known_as(name_of(name), GONE) for name in names], np.bool_)
+    gone = Frontier.of(newest.keep_journals(is_gone).journals())
+    return reduce(gone, project_commits_to_hints(newest.keep_journals(~is_gone)))

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import LocalProtocolError
+from penstock.errors import CorruptStorageError, LocalProtocolError
 from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
 from penstock.shuffle.slice.events import (
     Fetch,
@@ -66,13 +66,25 @@ class Fetcher:
         self._looks.start()
 
     def submit(self, wish: Probe | Fetch | Replay) -> None:
-        match wish:
-            case Probe():
-                self._pool.submit(self._guarded, self._probe, wish)
-            case Fetch():
-                self._pool.submit(self._guarded, self._fetch, wish)
-            case Replay():
-                self._pool.submit(self._guarded, self._replay, wish)
+        self._pool.submit(self._guarded, self._do, wish)
+
+    def _do(self, wish: Probe | Fetch | Replay) -> None:
+        try:
+            match wish:
+                case Probe():
+                    self._probe(wish)
+                case Fetch():
+                    self._fetch(wish)
+                case Replay():
+                    self._replay(wish)
+        except CorruptStorageError:
+            # The files of another journal in its place do not fit what was read of it before.
+            try:
+                self._found(wish)
+            except UnknownJournalError:
+                self._vanished(wish.read)
+            else:
+                raise
 
     def close(self) -> None:
         self._closing.set()
