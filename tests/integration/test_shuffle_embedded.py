@@ -70,12 +70,12 @@ class World:
         assert self._shuffle is not None
         return self._shuffle
 
-    def start(self, **settings: Any) -> None:
+    def start(self, members: int = 2, **settings: Any) -> None:
         self._shuffle = EmbeddedShuffle(
             self.feed,
             self.store,
             self.root / "shuffle",
-            members=2,
+            members=members,
             epoch_seconds=0.05,
             settings=Settings(**settings),
         ).start()
@@ -285,6 +285,43 @@ def test_journals_that_appear_later_are_read(tmp_path: Path) -> None:
             world.committed.update(row["id"] for row in rows)
             world.settle()
             world.check()
+        world.stop()
+
+
+@pytest.mark.parametrize("how", ["runs on", "is begun anew", "has other members"])
+@pytest.mark.parametrize("what", ["is back", "is another one"])
+def test_a_journal_that_was_gone_is_read_on_or_anew(tmp_path: Path, what: str, how: str) -> None:
+    """Nothing of it comes twice, nothing is lost, and transactions stay whole."""
+    world = World(tmp_path, 5, (Binding("orders"),))
+    folder = tmp_path / "journals" / "journals" / "orders" / "region=a+000"
+    with world.store.producer() as producer:
+        world.start()
+        for region in "ab":
+            world.append(producer, 30, region=region)
+        world.settle()
+        folder.rename(tmp_path / "away")
+        if how != "runs on":
+            world.append(producer, 5, region="b")
+            world.settle()
+            world.stop()
+            world.start(**({"members": 3} if how == "has other members" else {}))
+        world.append(producer, 5, region="b")
+        world.settle()
+        if what == "is back":
+            (tmp_path / "away").rename(folder)
+        for _ in range(3):
+            rows = [*world.rows(5, region="a"), *world.rows(5, region="b")]
+            with producer.transaction() as transaction:
+                transaction.append("orders", rows)
+            world.committed.update(row["id"] for row in rows)
+            world.settle()
+        world.check()
+        world.stop()
+        world.start()  # and what the snapshots have of both does not matter
+        world.append(producer, 5, region="a")
+        world.settle()
+        world.check()
+        assert not world.shuffle.session.view().awaited
         world.stop()
 
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.checkpoint import Alignment, BarrierArrived
+from penstock.journal.names import known_as
 from penstock.sequence import Outcome, sequence_batch
 from penstock.shuffle.queue.events import Answer
 from penstock.shuffle.queue.machine import QueueMachine
 from penstock.shuffle.session.hint_index import HintIndex
 from penstock.shuffle.session.state import SessionState
-from penstock.shuffle.slice.events import Probed
+from penstock.shuffle.slice.events import Probed, TellEnded
 from penstock.shuffle.slice.state import SliceState
 from tests.simulation_shuffle.cluster import Parts
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.checkpoint import AlignmentEffect, AlignmentEvent
     from penstock.sequence import Sequenced
-    from penstock.shuffle.session.state import SessionEffect
+    from penstock.shuffle.session.instances import Instances
     from penstock.shuffle.slice.events import SliceEffect, SliceEvent
     from penstock.shuffle.slice.reads import Forgotten, Read
 
@@ -88,8 +89,29 @@ class TakesNothingOver(SliceState):
 
 
 class WaitsForWhatIsGone(SessionState):
-    def looked_for(self, *_: object) -> list[SessionEffect]:
-        return []
+    def _is_lost(self, *_: object) -> bool:
+        return False
+
+
+class BeginsAnewWhatIsBack(SliceState):
+    """Where a read stood when its journal vanished is forgotten."""
+
+    def _end_reads(self) -> list[SliceEffect]:
+        effects = super()._end_reads()
+        for effect in effects:
+            if isinstance(effect, TellEnded):
+                read = self._read(effect.read)
+                del self._saved[read.known_as, read.binding.place]
+        return effects
+
+
+def _takes_another_for_the_first(instances: Instances, name: str, identity: str) -> str:
+    """A journal that was made anew is known as the one before it."""
+    return known_as(name, instances._adopted.setdefault(name, identity))
+
+
+def _keeps_hints(*_: object) -> None:
+    """Hints at a journal that was replaced stay where they are."""
 
 
 class RecoversWhatIsGone(SliceState):
@@ -110,6 +132,15 @@ BROKEN: Final = {
     ),
     "takes nothing over": Parts(slice_state=TakesNothingOver),
     "waits for what is gone": Parts(session_state=WaitsForWhatIsGone),
+    "begins anew what is back": Parts(slice_state=BeginsAnewWhatIsBack),
+    "takes another for the first": Parts(
+        patches={
+            "penstock.shuffle.session.instances.Instances.known_as": _takes_another_for_the_first
+        }
+    ),
+    "leaves hints behind": Parts(
+        patches={"penstock.shuffle.session.checkpoints.Checkpoints.move_hints": _keeps_hints}
+    ),
     "recovers what is gone": Parts(slice_state=RecoversWhatIsGone),
     "takes repeated documents": Parts(
         patches={"penstock.shuffle.slice.rounds.sequence_batch": _takes_repeated_documents}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.errors import LocalProtocolError
+from penstock.journal.names import name_of
 from penstock.shuffle.queue.budget import Budget
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.queue.machine import QueueMachine
@@ -22,6 +23,7 @@ from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
     CheckpointReady,
+    Looked,
     Progressed,
     SessionState,
     StartRead,
@@ -47,13 +49,15 @@ if TYPE_CHECKING:
 
     from penstock.shuffle.queue.events import QueueState
     from penstock.shuffle.session.lost import RowsLostError
-    from penstock.shuffle.session.state import SessionEffect, SessionEvent
+    from penstock.shuffle.session.state import SessionEffect, SessionEvent, Sought
     from tests.simulation.world import World
     from tests.simulation_shuffle.setting import Setting
 
 CRASHES_MAX: Final = 3
-LOOK_SECONDS: Final = 0.3
-"""Between two looks for journals that are waited for and not read."""
+LOOK_SECONDS: Final = 0.1
+"""Between two looks for journals that are waited for, or whose reads ended."""
+_LOOKS: Final = Menu((3, 0.0), (1, 0.2))
+"""How long one takes, while the world goes on."""
 _CRASHES: Final = Menu((8, None), *((1, 0.26 * number) for number in range(1, 9)))
 _FUSES: Final = evenly(1, 2, 3, 5, 8, 13, 21, 34)
 _CHANGED: Final = seldom(150)
@@ -246,6 +250,8 @@ class Cluster:
             resume.frontier,
             self.world.now,
             first_read=record.next_read,
+            adopted=record.adopted,
+            restored=restored is not None,
         )
         self.leader = Leader(self, resume)
         self._lines = {
@@ -374,7 +380,12 @@ class Cluster:
             match effect:
                 case StartRead():
                     started = slice_events.ReadStarted(
-                        effect.read, effect.binding, effect.journal, effect.entries
+                        effect.read,
+                        effect.binding,
+                        effect.journal,
+                        effect.entries,
+                        effect.identity,
+                        effect.known_as,
                     )
                     self._say(effect.member, effect.lane, started)
                 case AllReadsStarted():
@@ -385,14 +396,26 @@ class Cluster:
                     pass
 
     def _look_for_gone(self) -> None:
-        unread = self.session.unread
-        by_name = self.setting.journals.by_name
-        there = {journal for journal, _ in unread if not by_name[journal].is_gone}
-        awaited = {one.journal for each in self.session.waiting for one in each.awaited}
-        gone = {journal for journal, _ in unread} & awaited - there
+        sought = self.session.sought(self.world.now)
+        found = {name: self._looked(name, sought) for name, _ in sought.journals}
+        awaited = {name_of(one.journal) for one in sought.awaited}
+        gone = [name for name in awaited if found[name].identity is None]
         self.world.counts["hints at what is gone"] += len(gone)
-        self._obey(self.session.looked_for(unread, there, self.world.now))
-        self.process.after(LOOK_SECONDS, self._look_for_gone, "looks")
+
+        def tell() -> None:
+            self._obey(self.session.looked_for(sought, found, self.world.now))
+            self.process.after(LOOK_SECONDS, self._look_for_gone, "looks")
+
+        delay = self.world.choices.choose("looks", _LOOKS) if sought.journals else 0.0
+        self.process.after(delay, tell, "looked")
+
+    def _looked(self, name: str, sought: Sought) -> Looked:
+        journal = self.setting.journals.by_name.get(name)
+        if journal is None or journal.is_gone:
+            return Looked(None)
+        if name not in sought.stuck:
+            return Looked(journal.identity)
+        return Looked(journal.identity, journal.states(max(journal.head, journal.first_kept)))
 
     def _say(self, member: int, lane: int, event: slice_events.SliceEvent) -> None:
         each = self.slices[member, lane]

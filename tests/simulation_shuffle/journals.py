@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.errors import LocalProtocolError
 from penstock.ids import Kind, clock_from_unix
 from penstock.journal.collection import Collection
+from penstock.journal.names import known_as
 from penstock.journal.store import JournalBatch
 from penstock.sequence import UNSEEN, Outcome, ProducerState, sequence
 
@@ -55,17 +56,27 @@ class Row:
         return self.value % KEYS
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Journal:
     name: str
     collection: str
+    identity: str
     rows: list[Row] = field(default_factory=list)
     head: int = 0
     """Rows below it can be read; the others are still on their way there."""
     first_kept: int = 0
     """Those before it are dropped."""
     is_gone: bool = False
-    """Somebody has deleted it."""
+    """Somebody has deleted it, or moved it away."""
+    is_away: bool = False
+    """Moved, and will be back."""
+    was_away: bool = False
+    is_made_anew: bool = False
+    """Once it is gone, whoever writes makes another one in its place."""
+
+    @property
+    def known_as(self) -> str:
+        return known_as(self.name, self.identity)
 
     def drop(self, first_kept: int) -> int:
         """Gives how many rows that is."""
@@ -126,14 +137,19 @@ class Transaction:
     producer: int
     clock: int
     journals: tuple[str, ...]
+    homes: tuple[str, ...]
+    """What frontiers call those that have the last of its documents."""
 
 
 class Journals:
-    """All there are. One comes to be with its first row."""
+    """All there are. One comes to be with its first row, and perhaps another in its place."""
 
     def __init__(self, collections: Iterable[str]) -> None:
         self.collections = {name: Collection.define(name, SCHEMA, "k") for name in collections}
         self.by_name: dict[str, Journal] = {}
+        """The newest of each name."""
+        self.all: dict[str, Journal] = {}
+        """All that there ever were, by what frontiers call them."""
         self.transactions: list[Transaction] = []
         self._wide: set[str] = set()
 
@@ -150,10 +166,8 @@ class Journals:
         return self.collections[name]
 
     def append(self, name: str, rows: Sequence[Row]) -> Journal:
-        journal = self.by_name.get(name)
-        if journal is None:
-            journal = self.by_name[name] = Journal(name, name.partition("/")[0])
-        if journal.is_gone:
+        journal = self.open(name)
+        if journal.is_gone and not journal.is_away:
             return journal  # and stays so
         if journal.collection in self._wide:
             rows = [
@@ -162,9 +176,24 @@ class Journals:
         journal.rows += rows
         return journal
 
-    def of_collection(self, collection: str) -> list[str]:
-        return sorted(
-            journal.name
+    def open(self, name: str) -> Journal:
+        """Where whoever writes under this name does. One that is moved away is written on where it
+        is."""
+        journal = self.by_name.get(name)
+        if journal is None or (journal.is_gone and journal.is_made_anew):
+            journal = Journal(name, name.partition("/")[0], f"{len(self.all):04x}")
+            self.by_name[name] = self.all[journal.known_as] = journal
+        return journal
+
+    def find(self, name: str, identity: str) -> Journal | None:
+        """The journal, unless it is gone, or another one has its name."""
+        journal = self.by_name[name]
+        return None if journal.is_gone or journal.identity != identity else journal
+
+    def of_collection(self, collection: str) -> dict[str, str]:
+        """Names and identities."""
+        return {
+            journal.name: journal.identity
             for journal in self.by_name.values()
             if journal.collection == collection and journal.head and not journal.is_gone
-        )
+        }

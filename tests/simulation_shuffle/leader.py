@@ -76,7 +76,7 @@ class Leader:
 
     def consumed(self, epoch: Epoch) -> None:
         self.epochs = [one for one in self.epochs if one.number >= epoch.number]
-        self._record = SessionRecord(self._record.frontier, epoch, self._record.next_read)
+        self._record = replace(self._record, consumed=epoch)
 
     def _lead(self) -> None:
         current = self._under_way
@@ -103,7 +103,9 @@ class Leader:
             return
         self._is_wanted = False
         session.take()
-        self._record = SessionRecord(session.frontier, self._record.consumed, session.next_read)
+        self._record = SessionRecord(
+            session.frontier, self._record.consumed, session.next_read, session.adopted
+        )
         self._cluster.epochs_begun += 1
         number = self._cluster.epochs_begun
         self._under_way = _UnderWay(number, self._record, self._world.now)

@@ -116,36 +116,36 @@ class Oracle:
         self._lost.setdefault((journal, binding), set()).update(offsets)
 
     def _commits_in(self, journal: Journal) -> list[tuple[int, int, int]]:
-        rows, found = self._committed.get(journal.name, (0, []))
+        rows, found = self._committed.get(journal.known_as, (0, []))
         if rows != len(journal.rows):
             found = committed(journal)
-            self._committed[journal.name] = (len(journal.rows), found)
+            self._committed[journal.known_as] = (len(journal.rows), found)
         return found
 
     def count(self, newest: Commits) -> int:
         """How many documents are to be delivered in the end."""
-        by_name = self._journals.by_name
+        journals = self._journals.all
         return sum(
-            not by_name[document.journal].is_gone
+            not journals[document.journal].is_gone
             or document.clock <= newest.get(document.source, 0)
             for document in self.all_documents()
         )
 
     def all_documents(self) -> Iterable[Document]:
         """Of all reads, those that were ever committed, but for those that are lost."""
-        for journal in self._journals.by_name.values():
+        for journal in self._journals.all.values():
             rows = self._commits_in(journal)
             for binding in self._plan.bindings:
                 if binding.collection != journal.collection:
                     continue
-                lost = self._lost.get((journal.name, binding.place), ())
+                lost = self._lost.get((journal.known_as, binding.place), ())
                 for offset, producer, closed in rows:
                     if offset in lost or closed in lost:
                         continue
                     row = journal.rows[offset]
                     if binding.not_before <= row.clock < binding.not_after:
                         yield Document(
-                            journal.name,
+                            journal.known_as,
                             binding.place,
                             producer,
                             offset,
@@ -168,10 +168,12 @@ class Oracle:
             for cohort in set(self._plan.cohorts):
                 reads = [
                     (name, binding.place)
-                    for name in transaction.journals
+                    for name in transaction.homes
                     for binding in self._plan.bindings
                     if binding.cohort == cohort
-                    and binding.collection == self._journals.by_name[name].collection
+                    and binding.collection == self._journals.all[name].collection
+                    # What was out of reach for a while may come later than the rest.
+                    and not self._journals.all[name].was_away
                     and transaction.clock >= self._gap_floors.get(binding.place, 0)
                     and not self._is_lost(transaction, name, binding.place)
                 ]
@@ -182,13 +184,13 @@ class Oracle:
                 )  # fmt: skip
                 # A journal that is deleted has the commit with the others, or never.
                 is_late = any(had.values()) and any(has[read] > had[read] for read in reads)
-                kept = {has[read] for read in reads if not self._journals.by_name[read[0]].is_gone}
+                kept = {has[read] for read in reads if not self._journals.all[read[0]].is_gone}
                 if len(kept) > 1 or is_late:
                     raise Violation(f"a transaction is torn: {transaction} is in {has}")
 
     def _is_lost(self, transaction: Transaction, name: str, binding: int) -> bool:
         """Whether the read lost the row that says that the transaction is committed."""
-        rows = self._journals.by_name[name].rows
+        rows = self._journals.all[name].rows
         return any(
             rows[at].clock == transaction.clock and rows[at].producer == transaction.producer
             for at in self._lost.get((name, binding), ())
@@ -201,11 +203,11 @@ class Oracle:
         lost = {
             source: clock
             for source, clock in newest.items()
-            if clock > max(consumed.get(source, 0), CLOCK_FLOOR)
+            if clock > max(consumed.get(source, 0), CLOCK_FLOOR) and source[0] in self._journals.all
         }
         expected: dict[tuple[str, int], int] = {}
         for (journal, binding, producer), clock in lost.items():
-            end = _end_of_commit(self._journals.by_name[journal], producer, clock)
+            end = _end_of_commit(self._journals.all[journal], producer, clock)
             expected[journal, binding] = max(end, expected.get((journal, binding), 0))
         if reads != expected:
             raise Violation(f"what was lost ends at {expected}, and read was up to {reads}")

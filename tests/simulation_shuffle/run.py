@@ -119,7 +119,7 @@ def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None
         seen = cluster.consumer.documents
         newest = commits_of(cluster.committed[-1].record.frontier) if cluster.committed else {}
         expected = cluster.oracle.count(newest)
-        if expected == cluster.consumer.documents:
+        if expected == cluster.consumer.documents and cluster.losses.are_over:
             return
         if world.now >= until:
             raise Violation(

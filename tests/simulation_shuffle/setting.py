@@ -38,6 +38,7 @@ _WINDOWS: Final = evenly(32 * 1024, 8 * 1024, SCARCE)
 _REAL: Final = Menu((5, False), (1, True))
 
 SMALL: Final[dict[str, object]] = {
+    "penstock.shuffle.session.state.GONE_SECONDS": 0.3,
     "penstock.shuffle.slice.reads.GAP_SLACK": clock_duration(0, 50_000_000),
     "penstock.shuffle.slice.state.FETCH_BYTES": 2048,
     "penstock.shuffle.slice.state.ROUND_ROWS_MAX": 12,

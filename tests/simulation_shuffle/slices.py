@@ -9,6 +9,7 @@ from penstock.shuffle.marks import BEGINNING
 from penstock.shuffle.session.state import (
     ListingAdded,
     ListingDone,
+    ListingRemoved,
     Progressed,
     ReadEnded,
     RowsMissing,
@@ -95,7 +96,7 @@ class PlayedSlice:
         self._lost = lost
         self._is_awake = False
         self._waiting: dict[int, Fetch] = {}
-        self._known: dict[int, set[str]] = {}
+        self._known: dict[int, dict[str, str]] = {}
         self._bindings: dict[int, int] = {}
         """Of the reads."""
 
@@ -105,7 +106,7 @@ class PlayedSlice:
         self._tell(SliceOpened(self.member, self.lane))
         members = self._setting.members
         self._known = {
-            binding.place: set()
+            binding.place: {}
             for binding in self._setting.plan.of_lane(self.lane)
             if members[binding.place % len(members)] == self.member
         }
@@ -215,21 +216,23 @@ class PlayedSlice:
                 self._after_a_while("replay", lambda: self._replay(wish))
 
     def _list(self, *, is_first: bool) -> None:
-        for place, known in self._known.items():
+        for place, known in list(self._known.items()):
             collection = self._setting.plan.bindings[place].collection
-            for journal in self._setting.journals.of_collection(collection):
-                if journal not in known:
-                    known.add(journal)
-                    self._tell(ListingAdded(self.member, self.lane, place, journal))
+            found = self._setting.journals.of_collection(collection)
+            self._known[place] = found
+            for journal in sorted(known.keys() - found.keys()):
+                self._tell(ListingRemoved(self.member, self.lane, place, journal))
+            for journal, identity in sorted(found.items() - known.items()):
+                self._tell(ListingAdded(self.member, self.lane, place, journal, identity))
             if is_first:
                 self._tell(ListingDone(self.member, self.lane, place))
         if self._known:
             self._process.after(LISTING_SECONDS, lambda: self._list(is_first=False), "lists")
 
     def _probe(self, wish: Probe) -> None:
-        journal = self._setting.journals.by_name[wish.journal]
+        journal = self._setting.journals.find(wish.journal, wish.identity)
         counts = self._process.world.counts
-        if journal.is_gone:
+        if journal is None:
             counts["reads ended"] += 1
             self.post(Vanished(wish.read))
             return
@@ -238,15 +241,15 @@ class PlayedSlice:
             counts["gaps"] += 1
             states = journal.states(journal.first_kept)
             self._lost(
-                journal.name, self._bindings[wish.read], range(wish.offset, journal.first_kept)
+                journal.known_as, self._bindings[wish.read], range(wish.offset, journal.first_kept)
             )
         head = max(journal.head, journal.first_kept)
         self.post(Probed(wish.read, journal.first_kept, head, states))
 
     def _fetch(self, wish: Fetch) -> None:
-        journal = self._setting.journals.by_name[wish.journal]
-        if journal.is_gone or journal.first_kept > wish.offset:
-            self._probe(Probe(wish.read, wish.journal, wish.offset))
+        journal = self._setting.journals.find(wish.journal, wish.identity)
+        if journal is None or journal.first_kept > wish.offset:
+            self._probe(Probe(wish.read, wish.journal, wish.offset, wish.identity))
         elif journal.head <= wish.offset:
             self._waiting[wish.read] = wish
         else:
@@ -254,15 +257,20 @@ class PlayedSlice:
             self.post(Fetched(wish.read, batches, journal.head))
 
     def _replay(self, wish: Replay) -> None:
-        journal = self._setting.journals.by_name[wish.journal]
-        kept_from = wish.end if journal.is_gone else min(journal.first_kept, wish.end)
+        journal = self._setting.journals.find(wish.journal, wish.identity)
+        if journal is None:
+            self.post(Vanished(wish.read))
+            return
+        kept_from = min(journal.first_kept, wish.end)
         replay = self.state._replay
-        assert replay is not None
+        if replay is None or replay.read.number != wish.read:
+            self.post(ReplayFetched(wish.read, (), wish.end))  # it vanished in between
+            return
         missing = range(wish.begin, kept_from)
         own = [at for at in missing if journal.rows[at].producer == replay.producer]
         if own:
             self._process.world.counts["replays that lack rows"] += 1
-            self._lost(journal.name, self._bindings[wish.read], own)
+            self._lost(journal.known_as, self._bindings[wish.read], own)
         batches = self._batches(wish.journal, max(wish.begin, kept_from), wish.end)
         reached = wish.end
         if batches:
@@ -280,8 +288,8 @@ class PlayedSlice:
 
     def _look(self) -> None:
         for read, wish in list(self._waiting.items()):
-            journal = self._setting.journals.by_name[wish.journal]
-            if journal.is_gone or max(journal.head, journal.first_kept) > wish.offset:
+            journal = self._setting.journals.find(wish.journal, wish.identity)
+            if journal is None or max(journal.head, journal.first_kept) > wish.offset:
                 del self._waiting[read]
                 self._fetch(wish)
         self._process.after(LOOK_SECONDS, self._look, "looks")

@@ -18,6 +18,9 @@ SEEDS_MAX: Final = {
     "forgets rollbacks": 20,
     "takes nothing over": 250,
     "waits for what is gone": 20,
+    "begins anew what is back": 80,
+    "takes another for the first": 80,
+    "leaves hints behind": 150,
 }
 """In which it is found, with room for other choices than today's."""
 SELDOM_SEEDS_MAX: Final = {

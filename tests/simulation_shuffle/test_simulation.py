@@ -6,9 +6,9 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.choices import Menu, seldom
+from tests.simulation.choices import Menu, evenly, seldom
 from tests.simulation.seeds import Seeds
-from tests.simulation_shuffle import cluster
+from tests.simulation_shuffle import cluster, losses
 from tests.simulation_shuffle.run import run
 from tests.simulation_shuffle.shrink import shrink
 
@@ -27,7 +27,9 @@ OFTEN: Final = {
     "epochs read as planned in an earlier life": 0.005,
     "gaps": 0.1,
     "hints at what is gone": 0.05,
-    "journals deleted": 0.2,
+    "journals deleted": 0.15,
+    "journals made anew": 0.15,
+    "journals that are back": 0.15,
     "journals suspended": 0.05,
     "members changed": 0.05,
     "overdrawn": 0.5,
@@ -64,6 +66,14 @@ def test_the_rules_hold_where_members_change_at_every_start(
     monkeypatch.setattr(cluster, "_CHANGED", seldom(900))
     monkeypatch.setattr(cluster, "_LOST", Menu((12, "none"), (1, "one")))
     often = {"handovers": 0.05, "documents taken over": 0.3}
+    Seeds("tests.simulation_shuffle", run, shrink, often).check_rules(range(60))
+
+
+def test_the_rules_hold_where_journals_go_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them, perhaps twice: deleted, moved away for a while, or made anew."""
+    monkeypatch.setattr(losses, "_GO", seldom(1000))
+    monkeypatch.setattr(losses, "_GONE_AT", evenly(0.5, None, 0.3, 0.8, 1.0, 1.3, 1.6, 2.0))
+    often = dict.fromkeys(("journals deleted", "journals made anew", "journals that are back"), 0.8)
     Seeds("tests.simulation_shuffle", run, shrink, often).check_rules(range(60))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import LocalProtocolError
 from penstock.ids import CLOCK_FLOOR, CLOCK_TICK, Kind, Producer
+from penstock.journal.names import name_of
 from penstock.shuffle.feed import Binding
 from tests.simulation.choices import Choices
 from tests.simulation.world import Violation, World
@@ -49,8 +50,10 @@ class Pen:
         self.write(name, *sizes, kind=Kind.CONTINUE)
 
     def decide(self, *names: str) -> Transaction:
-        decided = Transaction(self.producer, self._tick(), names)
-        self._cluster.setting.journals.transactions.append(decided)
+        journals = self._cluster.setting.journals
+        homes = tuple(journals.by_name[name].known_as for name in names)
+        decided = Transaction(self.producer, self._tick(), names, homes)
+        journals.transactions.append(decided)
         return decided
 
     def acknowledge(self, decided: Transaction, name: str) -> None:
@@ -122,7 +125,10 @@ def test_a_budget_below_one_open_transaction_ends_well_even_in_recovery(tmp_path
         pen.acknowledge(decided, A1)
         pen.acknowledge(decided, B0)
         epoch = cluster.committed[-1].number
-        while commits_of(cluster.committed[-1].record.frontier).get((A1, 0, pen.producer), 0) < 2:
+        known = setting.journals.by_name[A1].known_as
+        while (
+            commits_of(cluster.committed[-1].record.frontier).get((known, 0, pen.producer), 0) < 2
+        ):
             pass_time(cluster, 0.01)
         crash(cluster, lost=True)
         assert cluster.leader.is_recovering
@@ -164,7 +170,7 @@ def test_an_open_transaction_delays_its_own_cohort_only() -> None:
             pass_time(cluster, 1)
         assert cluster.consumer.documents == 5, "those of b, and none of a"
         (waiting,) = cluster.session.waiting
-        assert [awaited.journal for awaited in waiting.awaited] == [A1]
+        assert [name_of(awaited.journal) for awaited in waiting.awaited] == [A1]
         pen.acknowledge(decided, A1)
         come_round(cluster)
         assert cluster.consumer.documents == 13

@@ -48,7 +48,9 @@ class Life:
         self.producer = Producer(bytes([first, 0, 0, 0, 0, number])).int64
         self.clock = 0
         self.states: dict[str, tuple[int, int]] = {}
-        self.touched: dict[str, None] = {}
+        """By what frontiers call the journal."""
+        self.touched: dict[str, str] = {}
+        """By name, what frontiers call the journal that has the last of the transaction."""
         self.unacknowledged: list[str] = []
         self.decided: Transaction | None = None
 
@@ -123,9 +125,9 @@ class Writer:
             value = self._world.counts["documents"]
             size_bytes = self._choose("sizes", _SIZES)
             rows.append(Row(life.producer, self._tick(life), kind, value, size_bytes))
+        journal = self._append(life, name, rows)
         if kind is Kind.CONTINUE:
-            life.touched[name] = None
-        self._append(life, name, rows)
+            life.touched[name] = journal.known_as
 
     def _place(self) -> str:
         """Journals come to be one after another."""
@@ -139,7 +141,9 @@ class Writer:
 
     def _decide(self, life: Life) -> None:
         life.unacknowledged = sorted(life.touched)
-        life.decided = Transaction(life.producer, self._tick(life), tuple(life.unacknowledged))
+        names = tuple(life.unacknowledged)
+        homes = tuple(life.touched[name] for name in names)
+        life.decided = Transaction(life.producer, self._tick(life), names, homes)
         life.touched = {}
         self._journals.transactions.append(life.decided)
         self._world.counts["transactions"] += 1
@@ -155,7 +159,7 @@ class Writer:
     def _roll_back(self, life: Life, *, deep: bool) -> None:
         self._world.counts["rollbacks"] += 1
         for name in life.touched:
-            last_commit, _ = life.states[name]
+            last_commit, _ = life.states.get(self._journals.open(name).known_as, (CLOCK_FLOOR, 0))
             clock = last_commit - CLOCK_TICK if deep and last_commit > CLOCK_TICK else last_commit
             self._append(life, name, [Row(life.producer, clock, Kind.ACK)])
         life.touched = {}
@@ -164,11 +168,12 @@ class Writer:
         """The last of its rows in a journal once more, as far as they pass for duplicates."""
         life, name = self._life, self._place()
         journal = self._journals.by_name.get(name)
-        if journal is None or journal.is_gone or name not in life.states:
+        if journal is None or journal.is_gone or journal.known_as not in life.states:
             return
+        state = life.states[journal.known_as]
         own = [row for row in journal.rows if row.producer == life.producer]
         rows = own[-self._choose("repeated", _REPEATED) :]
-        while rows and not all(_is_duplicate(row, life.states[name]) for row in rows):
+        while rows and not all(_is_duplicate(row, state) for row in rows):
             rows = rows[1:]
         if rows:
             self._world.counts["repetitions"] += 1
@@ -190,16 +195,18 @@ class Writer:
         self._acknowledge(life, len(life.unacknowledged))
         self._roll_back(life, deep=False)
 
-    def _append(self, life: Life, name: str, rows: list[Row]) -> None:
+    def _append(self, life: Life, name: str, rows: list[Row]) -> Journal:
+        known = self._journals.open(name).known_as
         for row in rows:
-            last_commit, max_continue = life.states.get(name, (CLOCK_FLOOR, 0))
+            last_commit, max_continue = life.states.get(known, (CLOCK_FLOOR, 0))
             _, *state = sequence(row.kind, row.clock, last_commit, max_continue)
-            life.states[name] = (state[0], state[1])
+            life.states[known] = (state[0], state[1])
         journal = self._journals.append(name, rows)
         if self._world.trace is not None:
             shown = ", ".join(f"{row.kind.name} {row.value} {row.clock % 10**9}" for row in rows)
             self._world.tell(self.name, f"{life.producer >> 16 & 255} writes {name}: {shown}")
         self._world.post(self._lags[name], lambda: _show(journal, len(journal.rows)))
+        return journal
 
 
 def _show(journal: Journal, head: int) -> None:

@@ -40,6 +40,7 @@ from penstock.journal.errors import (
     OffsetDroppedError,
     ProducerFencedError,
 )
+from penstock.journal.names import known_as
 from penstock.journal.progress import first_clock_open, states_of
 
 if TYPE_CHECKING:
@@ -142,7 +143,10 @@ def _at_frontier(store: JournalStore, journal: str, frontier: Frontier, binding:
             "this frontier would show a part of a transaction:\n" + describe_unresolved(frontier)
         )
     probe = store.probe(journal)
-    found = frontier.journal(journal, binding)
+    # A frontier of a shuffle knows journals by their identities too; then another one in its place
+    # is none of the frontier's.
+    found = frontier.journal(known_as(journal, probe.identity), binding)
+    found = found or frontier.journal(journal, binding)
     entries = () if found is None else found.producers
     ahead = max((abs(entry.offset) for entry in entries), default=0)
     if ahead > probe.write_head:

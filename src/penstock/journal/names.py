@@ -24,6 +24,8 @@ Labels = dict[str, str]
 
 SPLIT: Final = "000"
 """The last part of a journal's name: which of the partition's journals it is."""
+_IDENTITY: Final = "@"
+"""Stands in no name: what is in labels and columns is percent-encoded."""
 _LABEL_BYTES_MAX: Final = 200
 """A label is one path component on disk, and those end at 255 bytes on common filesystems."""
 
@@ -69,6 +71,17 @@ def parse_journal_name(name: str) -> tuple[str, Labels]:
     if not collection or not last or "=" in last:
         raise ConfigurationError(f"{name!r} is not a journal name, like orders/region=eu/{SPLIT}")
     return collection, labels
+
+
+def known_as(name: str, identity: str) -> str:
+    """What frontiers and queues call a journal: several may have its name, one after another. One
+    that was read before journals had identities keeps its plain name there."""
+    return f"{name}{_IDENTITY}{identity}" if identity else name
+
+
+def name_of(known: str) -> str:
+    """The name of a journal that is known as this."""
+    return known.partition(_IDENTITY)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from penstock.journal.rows import conform, split_by_journal
 from penstock.journal.transaction import Transaction
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from penstock.ids import Producer
@@ -62,7 +63,8 @@ class OpenProducer:
         self._ledger = ledger
         self._lock = threading.RLock()
         self._clock = 0
-        self._last_commit: dict[str, int] = {}
+        self._last_commit: dict[str, tuple[str, int]] = {}
+        """By journal, its identity and the clock."""
         self._last_sent: dict[str, int] = {}
         self._transaction: Transaction | None = None
         self._closed = False
@@ -127,7 +129,7 @@ class OpenProducer:
                 self._store.sync(journal, appended.end)
                 stamped.sent.add(journal)
                 self._last_sent[journal] = max(part.last_clock, last_sent)
-                self._last_commit[journal] = self._last_sent[journal]
+                self._last_commit[journal] = appended.identity, self._last_sent[journal]
 
     def transaction(self) -> Transaction:
         """Opens a transaction: use it with `with`. Committed at the end, rolled back on error."""
@@ -176,17 +178,20 @@ class OpenProducer:
         with self._lock:
             return int(self._take_clocks(1)[0])
 
-    def last_commit(self, journal: str) -> int:
-        return self._last_commit.get(journal, CLOCK_FLOOR)
+    def last_commit(self, journal: str, identity: str | None) -> int:
+        """In the journal with that identity: in one that was made anew there is none yet."""
+        known, clock = self._last_commit.get(journal, (identity, CLOCK_FLOOR))
+        return clock if known == identity else CLOCK_FLOOR
 
-    def ended(self, journals: list[str], committed_at: int | None) -> None:
+    def ended(self, identities: Mapping[str, str], committed_at: int | None) -> None:
+        """`identities` of the journals that the transaction reached, by name."""
         with self._lock:
             self._transaction = None
-            for journal in journals:
+            for journal, identity in identities.items():
                 # Rolled-back clocks are spent too: nothing may be sent below them any more.
                 self._last_sent[journal] = self._clock
                 if committed_at is not None:
-                    self._last_commit[journal] = committed_at
+                    self._last_commit[journal] = identity, committed_at
 
     def _stamp(self, collection: str, rows: Rows, kind: Kind) -> Stamped:
         spec = self._store.collection(collection)

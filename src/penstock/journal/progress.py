@@ -20,7 +20,7 @@ from penstock.frontier import (
 )
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Kind, Producer
 from penstock.journal.errors import OffsetDroppedError
-from penstock.sequence import Outcome, ProducerState, sequence_batch
+from penstock.sequence import UNSEEN, Outcome, ProducerState, sequence_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ def frontier_of(store: JournalStore, cuts: Sequence[JournalCut], binding: int = 
     frontier = Frontier.of(_journal_frontiers(read, binding))
     told: dict[str, dict[int, int]] = {}
     for (journal, producer), clock in hints.items():
-        if journal in read:
+        if journal in read and not _is_gone(read[journal].get(producer, UNSEEN), clock):
             told.setdefault(journal, {})[producer] = clock
     frontier = reduce(frontier, Frontier.of(_hint_frontiers(told, binding)))
     if frontier.unresolved_hints:
@@ -52,6 +52,12 @@ def frontier_of(store: JournalStore, cuts: Sequence[JournalCut], binding: int = 
             + describe_unresolved(frontier)
         )
     return frontier
+
+
+def _is_gone(state: ProducerState, clock: int) -> bool:
+    """Whether a commit that was hinted at is in no journal any more. Its documents were there when
+    the hint was written: if their span is neither closed nor open, the journal was made anew."""
+    return state.last_commit < clock and not state.max_continue
 
 
 def states_of(store: JournalStore, cut: JournalCut) -> States:

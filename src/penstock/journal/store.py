@@ -8,7 +8,7 @@ topics fit the same words.
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +37,10 @@ class Journal:
     name: str
     collection: str
     labels: dict[str, str]
+    identity: str = ""
+    """Made once, with the journal, and never again: one that is deleted and made anew under the
+    same name has another, and one that was out of reach for a while has the same. What a log broker
+    calls the id of a topic. Empty where a store has none: there a name is all there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Probe:
     first_kept: int
     write_head: int
     suspended: bool = False
+    identity: str = field(default="", compare=False)
+    """Which journal that is, as in `Journal`. Probes are equal if what is held is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,8 @@ class Appended:
 
     begin: int
     end: int
+    identity: str = field(default="", compare=False)
+    """Of the journal that has them."""
 
 
 @dataclass(frozen=True, slots=True)

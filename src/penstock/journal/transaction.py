@@ -80,6 +80,8 @@ class Transaction:
         self._producer = producer
         self._touched: dict[str, Touch] = {}
         self._ends: dict[str, int] = {}
+        self._identities: dict[str, str] = {}
+        """Of the journals that have its rows."""
         self._over = False
         self._spoiled = False
 
@@ -109,11 +111,13 @@ class Transaction:
     def _append_part(self, part: Part) -> None:
         journal = part.journal
         if journal not in self._touched:
-            touch = Touch(journal, self._write_head(journal), self._producer.last_commit(journal))
+            touch = self._touch(journal)
             self._ledger.touch(touch)
             self._touched[journal] = touch
             reached(Step.TOUCHED)
-        self._ends[journal] = self._store.append(journal, part.payloads, self._ledger).end
+        appended = self._store.append(journal, part.payloads, self._ledger)
+        self._ends[journal] = appended.end
+        self._identities[journal] = appended.identity
         reached(Step.APPENDED)
 
     def commit(self) -> None:
@@ -226,12 +230,15 @@ class Transaction:
         else:
             self.rollback()
 
-    def _write_head(self, journal: str) -> int:
-        """From where on this transaction's rows in the journal are to be looked for."""
+    def _touch(self, journal: str) -> Touch:
+        """From where on this transaction's rows in the journal are to be looked for, and what it
+        has of the producer."""
         try:
-            return self._store.probe(journal).write_head
+            probe = self._store.probe(journal)
         except UnknownJournalError:
-            return 0
+            return Touch(journal, 0, self._producer.last_commit(journal, None))
+        last_commit = self._producer.last_commit(journal, probe.identity)
+        return Touch(journal, probe.write_head, last_commit)
 
     def _leave_to_recovery(self) -> None:
         """The decision stands, or may stand: nothing rolls back any more. Who settles this
@@ -242,7 +249,8 @@ class Transaction:
 
     def _end(self, committed_at: int | None) -> None:
         self._over = True
-        self._producer.ended(list(self._touched), committed_at)
+        identities = {journal: self._identities.get(journal, "") for journal in self._touched}
+        self._producer.ended(identities, committed_at)
 
     def _check_open(self) -> None:
         if self._over:

@@ -21,6 +21,7 @@ from penstock.shuffle.session.state import (
     AskProgress,
     ListingAdded,
     ListingDone,
+    ListingRemoved,
     Progressed,
     ReadEnded,
     RowsMissing,
@@ -74,6 +75,7 @@ FromMember: TypeAlias = (
     SliceOpened
     | ListingAdded
     | ListingDone
+    | ListingRemoved
     | ReadEnded
     | RowsMissing
     | Progressed
@@ -90,6 +92,7 @@ _PLAIN: Final = {
         AskProgress,
         ListingAdded,
         ListingDone,
+        ListingRemoved,
         MemberFailed,
         ReadEnded,
         RoomNeeded,

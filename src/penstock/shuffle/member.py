@@ -245,7 +245,12 @@ class Member:
             case StartRead():
                 self._slices[message.lane].post(
                     slice_events.ReadStarted(
-                        message.read, message.binding, message.journal, message.entries
+                        message.read,
+                        message.binding,
+                        message.journal,
+                        message.entries,
+                        message.identity,
+                        message.known_as,
                     )
                 )
             case AllReadsStarted():

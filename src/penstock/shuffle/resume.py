@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -11,14 +12,14 @@ from penstock.frontier import (
     Frontier,
     decode_chunks,
     encode_chunks,
-    project_commits_to_hints,
     reduce,
 )
 from penstock.shuffle.control import SESSION
+from penstock.shuffle.session.instances import promised
 from penstock.snapshot import Captured, SnapshotStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import pyarrow as pa
 
@@ -53,14 +54,24 @@ class SessionRecord:
     """The epoch that the consumer is done with."""
     next_read: int = 0
     """Numbers of reads are never used again: rows that wait in a queue have them."""
+    adopted: Mapping[str, str] | None = field(default_factory=dict)
+    """By name, the identities of journals that are known by name alone, because they were read
+    before there were identities. None: of all journals that were read so far nobody knows."""
 
     def captured(self) -> Captured:
+        parts = {
+            "frontier": _pieces(self.frontier),
+            "consumed": _pieces(self.consumed.frontier),
+        }
+        if self.adopted:
+            parts["adopted"] = [json.dumps(dict(self.adopted)).encode()]
         return Captured(
+            parts,
             {
-                "frontier": _pieces(self.frontier),
-                "consumed": _pieces(self.consumed.frontier),
+                "consumed": self.consumed.number,
+                "next_read": self.next_read,
+                "identities": True,
             },
-            {"consumed": self.consumed.number, "next_read": self.next_read},
         )
 
 
@@ -80,8 +91,7 @@ class Resume:
         the newest epoch as hints: they are read again, and nothing else is until then."""
         if self.epoch is not None or not self.newest.number:
             return self.record.frontier
-        hints = project_commits_to_hints(self.newest.frontier)
-        return reduce(self.record.consumed.frontier, hints)
+        return reduce(self.record.consumed.frontier, promised(self.newest.frontier))
 
     @property
     def readable(self) -> Epoch:
@@ -144,12 +154,24 @@ def load_record(place: Storage, epoch: int) -> SessionRecord:
     try:
         consumed = Epoch(attributes["consumed"], frontier_of_part(snapshot.part("consumed")))
         return SessionRecord(
-            frontier_of_part(snapshot.part("frontier")), consumed, attributes["next_read"]
+            frontier_of_part(snapshot.part("frontier")),
+            consumed,
+            attributes["next_read"],
+            _adopted(snapshot),
         )
     except KeyError as error:
         raise CorruptStorageError(
             f"the Session's snapshot of epoch {epoch} has no {error}: it is of another release"
         ) from error
+
+
+def _adopted(snapshot: Snapshot) -> dict[str, str] | None:
+    if "identities" not in snapshot.attributes:
+        return None  # it is of a release in which journals had none
+    if "adopted" not in snapshot.parts:
+        return {}
+    found: dict[str, str] = json.loads(snapshot.part("adopted").to_pybytes())
+    return found
 
 
 def _pieces(frontier: Frontier) -> list[bytes]:

@@ -16,6 +16,7 @@ import numpy as np
 from penstock.frontier import reduce_all
 from penstock.ids import CLOCK_FLOOR, clock_duration
 from penstock.journal.cut import take_cut
+from penstock.journal.names import name_of
 from penstock.journal.progress import frontier_of
 
 if TYPE_CHECKING:
@@ -83,10 +84,16 @@ def _of_binding(store: JournalStore, binding: BindingPlan) -> Frontier:
 
 
 def covers(frontier: Frontier, target: Frontier) -> bool:
-    """Whether every commit of the target is in the frontier."""
+    """Whether every commit of the target is in the frontier. The target has journals by name."""
+    names: dict[str, set[str]] = {}
+    for one in frontier.journal_names.to_pylist():
+        names.setdefault(name_of(str(one)), set()).add(str(one))
     for wanted in target.journals():
+        known = names.get(wanted.journal, ())
         for entry in wanted.producers:
-            found = frontier.entry(wanted.journal, wanted.binding, entry.producer)
-            if (0 if found is None else found.last_commit) < entry.last_commit:
+            # Of several that have the name, one after another, the last has the latest commits.
+            found = (frontier.entry(one, wanted.binding, entry.producer) for one in known)
+            commits = (0 if one is None else one.last_commit for one in found)
+            if max(commits, default=0) < entry.last_commit:
                 return False
     return True

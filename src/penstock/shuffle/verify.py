@@ -14,13 +14,14 @@ import numpy as np
 
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
+from penstock.journal.names import known_as
 from penstock.routing import vnodes_of
 from penstock.shuffle.parcels import OFFSET, READ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.frontier import Frontier
+    from penstock.frontier import Frontier, JournalFrontier
     from penstock.journal.cut import JournalCut
     from penstock.journal.store import JournalStore
     from penstock.routing import Assignment
@@ -113,29 +114,44 @@ def verify(
     differences: list[Difference] = []
     unseen = delivered.journals()
     for binding in plan.bindings:
-        for cut in _cuts(store, binding, end):
-            key = (binding.place, cut.journal)
+        for known, cut in _cuts(store, binding, end):
+            key = (binding.place, known)
             unseen.discard(key)
-            offsets, owners = _expected(store, binding, assignment, cut, start)
+            before = start.journal(known, binding.place)
+            offsets, owners = _expected(store, binding, assignment, cut, before)
             got, members = delivered.of(key)
             kept = got >= cut.begin
             unchecked += int(np.count_nonzero(~kept))
             documents += len(offsets)
             differences += _differences(key, offsets, owners, got[kept], members[kept])
+    there = {
+        (binding.place, known)
+        for binding in plan.bindings
+        for one in store.journals(binding.collection, binding.selector)
+        for known in (one.name, known_as(one.name, one.identity))
+    }
     for key in sorted(unseen):
         offsets, _ = delivered.of(key)
-        differences += _named("unexpected", key, offsets)
+        if key in there:
+            differences += _named("unexpected", key, offsets)
+        else:  # deleted, or another one has its name now
+            unchecked += len(offsets)
     return Verified(documents, unchecked, tuple(differences))
 
 
-def _cuts(store: JournalStore, binding: BindingPlan, end: Frontier) -> Iterator[JournalCut]:
-    """Of the journals that the frontier has; it knows nothing of the others."""
-    listed = [
-        journal.name
+def _cuts(
+    store: JournalStore, binding: BindingPlan, end: Frontier
+) -> Iterator[tuple[str, JournalCut]]:
+    """Of the journals that the frontier has; it knows nothing of the others. Each with what it
+    calls them."""
+    listed = {
+        journal.name: known
         for journal in store.journals(binding.collection, binding.selector)
-        if end.journal(journal.name, binding.place) is not None
-    ]
-    yield from take_cut(store, listed, end, binding.place)
+        for known in (journal.name, known_as(journal.name, journal.identity))
+        if end.journal(known, binding.place) is not None
+    }
+    cuts = take_cut(store, list(listed), end, binding.place)
+    yield from ((listed[cut.journal], cut) for cut in cuts)
 
 
 def _expected(
@@ -143,10 +159,9 @@ def _expected(
     binding: BindingPlan,
     assignment: Assignment,
     cut: JournalCut,
-    start: Frontier,
+    before: JournalFrontier | None,
 ) -> tuple[Offsets, Members]:
     """What the batch reader has behind the start, and who owns it."""
-    before = start.journal(cut.journal, binding.place)
     entries = () if before is None else before.producers
     all_offsets, all_owners = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     for found in read_documents(store, cut, binding.key):

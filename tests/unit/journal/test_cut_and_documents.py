@@ -372,7 +372,7 @@ def test_a_rollback_without_rows_hides_nothing(tmp_path: Path) -> None:
             transaction.append("numbers", {"id": 1})
             transaction.rollback()
         producer.append("numbers", {"id": 2})
-        clock = producer.last_commit(JOURNAL)
+        clock = producer.last_commit(JOURNAL, store.probe(JOURNAL).identity)
         assert ids(store) == [2]
         append(store, [Writer(producer.id).ack(clock)])
         assert ids(store) == [2]

@@ -25,6 +25,7 @@ from penstock.shuffle.session.state import (
     AskProgress,
     ListingAdded,
     ListingDone,
+    ListingRemoved,
     Progressed,
     ReadEnded,
     RowsMissing,
@@ -64,12 +65,13 @@ DETAILS = Details(
 )
 WAITS = (Seen(Listing(1, 0, 2, "orders"), 3, 1.5),)
 MESSAGES: list[Message] = [
-    StartRead(1, 0, 7, 2, "orders/a=1", ENTRIES),
+    StartRead(1, 0, 7, 2, "orders/a=1", ENTRIES, "5f", "orders/a=1@5f"),
     AllReadsStarted(1, 2),
     AskProgress(3, 1),
     ConsumedThrough(12, FRONTIER),
     SliceOpened(2, 0),
     ListingAdded(1, 0, 3, "orders/ü"),
+    ListingRemoved(1, 0, 3, "orders/ü"),
     ListingDone(1, 0, 3),
     ReadEnded(1, 0, 7),
     RowsMissing(1, 0, 7, 2**40, 2**40 + 1),

@@ -47,6 +47,12 @@ from penstock.journal.file.head import (
     new_head,
     this_boot,
 )
+from penstock.journal.file.identity import (
+    identity_of,
+    identity_record,
+    new_identity,
+    record_identity,
+)
 from penstock.journal.file.repair import (
     goes_on,
     is_journal,
@@ -132,12 +138,14 @@ class JournalFile:
         except FileNotFoundError:
             raise UnknownJournalError(name) from None
         self._head = Head(self._head_descriptor)
-        if not writable:
-            return  # there is nothing that this process could mend
+        if not writable:  # there is nothing that this process could mend
+            self.identity = identity_of(name, folder, self._head_descriptor)
+            return
         try:
             with explained("open", folder / "sync.lock"):
                 self._sync_descriptor = os.open(folder / "sync.lock", os.O_RDWR | os.O_CREAT, 0o644)
             self._check_end()
+            self.identity = record_identity(name, folder, self._head_descriptor)
         except BaseException:
             self.close()
             raise
@@ -147,9 +155,11 @@ class JournalFile:
         """Makes an empty journal; the head is written last, and with it the journal exists."""
         make_folder(folder)
         refuse_to_overwrite(name, folder)
-        header = SegmentHeader(name, 0, collection.to_json(), bytes_before=0)
+        identity = new_identity()
+        header = SegmentHeader(name, 0, collection.to_json(), bytes_before=0, identity=identity)
         size = create_segment(folder, header)
-        replace_file(folder / "head", new_head(Position(0, size, 0), Kept(0, suspended=False)))
+        head = new_head(Position(0, size, 0), Kept(0, suspended=False))
+        replace_file(folder / "head", head + identity_record(identity))
 
     def close(self) -> None:
         if self._head_behind_bytes:
@@ -186,7 +196,7 @@ class JournalFile:
     def probe(self) -> Probe:
         if self.is_gone:
             raise UnknownJournalError(self.name)
-        return _probe(self._head)
+        return _probe(self._head, self.identity)
 
     # Appending
 
@@ -226,7 +236,7 @@ class JournalFile:
             kept = self._head.kept()
             if kept.suspended:
                 self._head.set_kept(Kept(kept.first_offset, suspended=False))
-        return Appended(written.offset, offset)
+        return Appended(written.offset, offset, self.identity)
 
     def sync(self, through: int) -> None:
         """Group commit: whoever holds the sync lock makes everything written so far durable, and
@@ -340,6 +350,7 @@ class JournalFile:
         # In a buffered store, too: so a power cut takes rows of its newest segment only.
         self._make_durable(written.segment, self._open_segment(written.segment))
         header = next_header(self.name, self._folder, written, collection, self._registered)
+        header = replace(header, identity=self.identity)
         if header.bytes_before is None and collection.retention_bytes is not None:
             before = self._retention.bytes_before(written.segment) + written.bytes
             header = replace(header, bytes_before=before)
@@ -647,7 +658,9 @@ def probe_head(name: str, folder: Path, *, to_disk: bool) -> Probe | None:
         raise UnknownJournalError(name) from None
     try:
         head = Head(descriptor)
-        return _probe(head) if unrest(head, folder, to_disk=to_disk) is None else None
+        if unrest(head, folder, to_disk=to_disk) is not None:
+            return None
+        return _probe(head, identity_of(name, folder, descriptor))
     finally:
         os.close(descriptor)
 
@@ -662,9 +675,22 @@ def _open_head(path: Path) -> tuple[int, bool]:
         return os.open(path, os.O_RDONLY), False
 
 
-def _probe(head: Head) -> Probe:
+def find_identity(name: str, folder: Path) -> str | None:
+    """The identity of the journal in a folder; None if there is no journal."""
+    try:
+        descriptor = os.open(folder / "head", os.O_RDONLY)
+    except FileNotFoundError:
+        return identity_of(name, folder, None) if is_journal(folder) else None
+    try:
+        return identity_of(name, folder, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _probe(head: Head, identity: str) -> Probe:
     kept, synced = head.kept(), head.synced()
-    return Probe(kept.first_offset, max(synced.offset, kept.first_offset), kept.suspended)
+    write_head = max(synced.offset, kept.first_offset)
+    return Probe(kept.first_offset, write_head, kept.suspended, identity)
 
 
 def _clipped(batch: JournalBatch, begin: int, end: int) -> JournalBatch:

@@ -57,6 +57,8 @@ class SegmentHeader:
     """The latest earlier segment with departed producers."""
     bytes_before: int | None = None
     """What all segments before this one took, dropped ones too; None: nobody counted."""
+    identity: str = ""
+    """Of the journal; empty in segments from before there was one."""
 
     def encode(self) -> bytes:
         """Raises AppendFailedError if there are too many states."""
@@ -64,6 +66,7 @@ class SegmentHeader:
         text = json.dumps(
             {
                 "journal": self.journal,
+                "identity": self.identity,
                 "first_offset": self.first_offset,
                 "collection": self.collection,
                 "states": len(states),
@@ -100,7 +103,12 @@ class SegmentHeader:
                 for producer, *state in data["states"]
             }
             return cls(
-                data["journal"], data["first_offset"], data["collection"], states, data["fault"]
+                data["journal"],
+                data["first_offset"],
+                data["collection"],
+                states,
+                data["fault"],
+                identity=data.get("identity", ""),
             )
         text_bytes, _ = _TEXT.unpack_from(body)
         position = _TEXT.size + text_bytes
@@ -117,6 +125,7 @@ class SegmentHeader:
             columns[1],
             data["departed_before"],
             data["bytes_before"],
+            data.get("identity", ""),
         )
 
 

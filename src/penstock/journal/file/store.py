@@ -19,7 +19,7 @@ from penstock.journal.errors import UnknownCollectionError
 from penstock.journal.file.aborts import find_abort, list_aborts, write_abort
 from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.forks import let_go_at_fork
-from penstock.journal.file.journal import JournalFile, probe_head
+from penstock.journal.file.journal import JournalFile, find_identity, probe_head
 from penstock.journal.file.ledger import (
     LEDGER_FOLDERS,
     FileLedger,
@@ -98,7 +98,7 @@ class FileStore(OpenStore):
         self._root = folder
         self._segment_bytes_max = segment_bytes_max
         self._open: OrderedDict[str, JournalFile] = OrderedDict()
-        self._in_use: dict[str, int] = {}
+        self._in_use: dict[JournalFile, int] = {}
         self._lock = threading.RLock()
         self._collections: dict[str, tuple[tuple[int, int, int], Collection]] = {}
         self._own: WeakValueDictionary[Producer, FileLedger] = WeakValueDictionary()
@@ -165,7 +165,8 @@ class FileStore(OpenStore):
     def close(self) -> None:
         with self._lock:
             for journal in self._open.values():
-                journal.close()
+                if journal not in self._in_use:  # else who has borrowed it closes it
+                    journal.close()
             self._open.clear()
 
     # Collections
@@ -238,7 +239,7 @@ class FileStore(OpenStore):
         check_collection_name(collection)
         if not self._collection_path(collection).exists():
             raise UnknownCollectionError(collection, tuple(self.collections()))
-        found = []
+        found: list[tuple[str, dict[str, str]]] = []
         with os.scandir(self._root / "journals" / collection) as entries:
             for entry in entries:
                 if entry.name.startswith(".") or not entry.is_dir():
@@ -246,11 +247,16 @@ class FileStore(OpenStore):
                 name = f"{collection}/{entry.name.replace('+', '/')}"
                 _, labels = parse_journal_name(name)
                 if selector.accepts(labels):
-                    found.append(Journal(name, collection, labels))
-        return sorted(
-            (journal for journal in found if is_journal(self.folder_of(journal.name))),
-            key=lambda journal: journal.name,
+                    found.append((name, labels))
+        identities = (
+            (name, find_identity(name, self.folder_of(name))) for name, _ in sorted(found)
         )
+        labels_of = dict(found)
+        return [
+            Journal(name, collection, labels_of[name], identity)
+            for name, identity in identities
+            if identity is not None
+        ]
 
     def probe(self, journal: str) -> Probe:
         if journal not in self._open:
@@ -336,7 +342,7 @@ class FileStore(OpenStore):
         try:
             yield journal
         finally:
-            self._give_back(name)
+            self._give_back(journal)
 
     def _borrow(self, name: str, create: Callable[[], Collection] | None) -> JournalFile:
         journal = self._lent(name)
@@ -360,8 +366,10 @@ class FileStore(OpenStore):
         """The open journal, if there is one; else the one that was just opened."""
         with self._lock:
             journal = self._open.get(name)
-            if journal is not None and not self._in_use.get(name) and journal.is_gone:
-                self._open.pop(name).close()
+            if journal is not None and journal.is_gone:
+                del self._open[name]
+                if not self._in_use.get(journal):  # else who has borrowed it closes it
+                    journal.close()
                 journal = None
             if journal is None:
                 if opened is None:
@@ -370,7 +378,7 @@ class FileStore(OpenStore):
             elif opened is not None:
                 opened.close()  # another thread was faster
             self._open.move_to_end(name)
-            self._in_use[name] = self._in_use.get(name, 0) + 1
+            self._in_use[journal] = self._in_use.get(journal, 0) + 1
             return journal
 
     def _create_journal(self, name: str, folder: Path, load: Callable[[], Collection]) -> None:
@@ -378,23 +386,26 @@ class FileStore(OpenStore):
             if not is_journal(folder):
                 JournalFile.create(name, folder, load())
 
-    def _give_back(self, name: str) -> None:
+    def _give_back(self, journal: JournalFile) -> None:
         """Closes the least recently used journals above the limit."""
         with self._lock:
-            if name not in self._in_use:
+            if journal not in self._in_use:
                 return  # borrowed before a fork, and given back in the child
-            self._in_use[name] -= 1
-            idle = [name for name in self._open if not self._in_use.get(name)]
+            self._in_use[journal] -= 1
+            if not self._in_use[journal]:
+                del self._in_use[journal]
+                if self._open.get(journal.name) is not journal:
+                    journal.close()  # another one has its name now, or the store is closed
+            idle = [name for name, one in self._open.items() if one not in self._in_use]
             for victim in idle[: max(len(self._open) - JOURNALS_OPEN_MAX, 0)]:
                 self._open.pop(victim).close()
-                self._in_use.pop(victim, None)
 
     def _close_doubted(self) -> None:
         """Journals whose sync failed are opened anew, and so read back from the disk."""
         with self._lock:
-            idle = [name for name in self._open if not self._in_use.get(name)]
-            for name in [name for name in idle if self._open[name].is_doubted]:
-                self._open.pop(name).close()
+            idle = [one for one in self._open.values() if one not in self._in_use]
+            for journal in [one for one in idle if one.is_doubted]:
+                self._open.pop(journal.name).close()
 
     # Producers
 

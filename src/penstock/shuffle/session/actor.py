@@ -23,6 +23,7 @@ from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
+from penstock.shuffle.session.looking import Looker
 from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.pacing import Pacing
 from penstock.shuffle.session.state import (
@@ -31,6 +32,7 @@ from penstock.shuffle.session.state import (
     CheckpointReady,
     ListingAdded,
     ListingDone,
+    ListingRemoved,
     Progressed,
     ReadEnded,
     RowsMissing,
@@ -68,9 +70,9 @@ snapshots of those it may still ask for are kept."""
 EPOCHS_TOLD: Final = 100
 """Of so many is told how large they were."""
 WAKE_SECONDS: Final = 0.5
-GONE_SECONDS: Final = 1.0
-"""Between two looks for journals that are waited for and not read: a listing of their collections.
-"""
+LOOK_SECONDS: Final = 0.05
+"""Between two looks for journals that are waited for, or whose reads ended: a listing of their
+collections. With many journals the looks are spaced so that they take a tenth of the time."""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -130,7 +132,10 @@ class Session:
             resume.frontier,
             time.monotonic(),
             first_read=resume.record.next_read,
+            adopted=resume.record.adopted,
+            restored=resume.epoch is not None,
         )
+        self._looker = Looker(store, plan)
         self._record = resume.record
         """What the next epoch captures."""
         self._epochs: deque[Epoch] = deque([resume.readable])
@@ -143,7 +148,7 @@ class Session:
         self._taken_rows = 0
         """Of the journals, that the next epoch has and the one before has not."""
         self._gone: set[str] = set()
-        """Journals that were said to be deleted."""
+        """Journals that were said to be out of reach."""
         self._look_at = 0.0
         """When journals that are waited for are looked for."""
         self._closing = threading.Event()
@@ -401,25 +406,23 @@ class Session:
 
     def _look_for_gone(self) -> None:
         """A journal that nobody reads may be waited for, and deleted; or be there again."""
-        if time.monotonic() < self._look_at:
+        begun = time.monotonic()
+        if begun < self._look_at:
             return
-        self._look_at = time.monotonic() + GONE_SECONDS
         with self._lock:
-            unread = self._state.unread
-        if not unread:
-            return
-        # Listed, and not probed: if the whole store is out of reach, that is an error.
-        bindings = self._plan.bindings
-        collections = {bindings[binding].collection for _, binding in unread}
-        there = {one.name for name in collections for one in self._store.journals(name)}
-        with self._lock:
-            effects = self._state.looked_for(unread, there, time.monotonic())
-        gone = {journal for journal, _ in unread} - there
-        if not gone <= self._gone:
-            self._gone |= gone
-            self._log.warning("deleted, and not waited for: %s", ", ".join(sorted(gone)))
-        for effect in effects:
-            self._obey(effect)
+            sought = self._state.sought(begun)
+        if sought.journals:
+            found = self._looker.look(sought)
+            with self._lock:
+                effects = self._state.looked_for(sought, found, time.monotonic())
+            for effect in effects:
+                self._obey(effect)
+            gone = {name for name, looked in found.items() if looked.identity is None}
+            if not gone <= self._gone:
+                self._log.warning("journals are not there any more: %s", ", ".join(sorted(gone)))
+            self._gone = (self._gone | gone) - (found.keys() - gone)
+        now = time.monotonic()
+        self._look_at = now + max(LOOK_SECONDS, 10 * (now - begun))
 
     def _take(self, received: Received) -> None:
         match received.frame:
@@ -433,7 +436,7 @@ class Session:
 
     def _take_message(self, message: control.Message) -> None:
         match message:
-            case SliceOpened() | ListingAdded() | ListingDone() | Progressed():
+            case SliceOpened() | ListingAdded() | ListingRemoved() | ListingDone() | Progressed():
                 self._handle(message)
             case ReadEnded() | RowsMissing():
                 self._handle(message)
@@ -505,7 +508,10 @@ class Session:
             if taken is not None:
                 self._taken_rows += int(taken.bytes_read_delta.sum())
             self._record = SessionRecord(
-                self._state.frontier, self._record.consumed, self._state.next_read
+                self._state.frontier,
+                self._record.consumed,
+                self._state.next_read,
+                self._state.adopted,
             )
             return True
 

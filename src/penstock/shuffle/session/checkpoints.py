@@ -13,7 +13,7 @@ from penstock.frontier import Frontier, reduce_all, retain_bindings
 from penstock.shuffle.session.pipeline import CheckpointPipeline, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from penstock.shuffle.session.ledger import ReadKey
     from penstock.shuffle.session.pipeline import Awaited
@@ -40,13 +40,20 @@ class Checkpoints:
         for cohort in sorted({self._cohorts[binding] for binding in touched}):
             self._pipelines[cohort].on_progressed(self._part(delta, cohort), now)
 
-    def is_gone(self, read: ReadKey, now: float) -> None:
-        """The journal of a read is deleted: what it has not told will not come."""
-        self._pipelines[self._cohorts[read[1]]].is_gone(read, now)
+    def reported(self, read: ReadKey, producer: int) -> int:
+        """The last commit that was told of a journal and producer."""
+        return self._pipelines[self._cohorts[read[1]]].reported(read, producer)
 
-    def is_back(self, read: ReadKey) -> None:
-        """A journal of that name is there, now or again."""
-        self._pipelines[self._cohorts[read[1]]].is_back(read)
+    def move_hints(self, source: ReadKey, target: ReadKey, now: float) -> None:
+        """Instead of one journal another one of the same name is read now."""
+        self._pipelines[self._cohorts[source[1]]].move_hints(source, target, now)
+
+    def give_up(self, awaited: Collection[Awaited], now: float) -> None:
+        """Of these commits nothing will come."""
+        for cohort, pipeline in self._pipelines.items():
+            own = [one for one in awaited if self._cohorts[one.binding] == cohort]
+            if own:
+                pipeline.give_up(own, now)
 
     @property
     def has_ready(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer, clock_duration
+from penstock.journal.names import known_as, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +25,13 @@ HORIZON: Final = clock_duration(86_400)
 
 ReadKey: TypeAlias = tuple[str, int]
 """A journal, and the binding that reads it."""
+GONE: Final = "gone"
+"""In place of an identity: of journals that are deleted, whose commits nobody will see."""
+
+
+def gone_key(key: ReadKey) -> ReadKey:
+    """What stands for all journals of the name that are gone."""
+    return known_as(name_of(key[0]), GONE), key[1]
 
 
 class Entry(NamedTuple):
@@ -66,8 +74,6 @@ class Ledger:
     def __init__(self) -> None:
         self._reads: dict[ReadKey, _Read] = {}
         self._gap_floors: dict[int, int] = {}
-        self._gone: set[ReadKey] = set()
-        """Those whose journals are deleted."""
 
     def settle(self, frontier: Frontier) -> None:
         """Takes the commits and open spans of a promoted frontier in. Its hints are no commits."""
@@ -81,21 +87,17 @@ class Ledger:
         for binding, clock in floors.items():
             self._gap_floors[binding] = max(clock, self._gap_floors.get(binding, clock))
 
-    def is_gone(self, key: ReadKey) -> None:
-        self._gone.add(key)
-
-    def is_back(self, key: ReadKey) -> None:
-        self._gone.discard(key)
-
     def of(self, key: ReadKey, producer: int) -> Settled:
         read = self._reads.get(key)
         return NOTHING if read is None else read.producers.get(producer, NOTHING)
 
     def is_moot(self, key: ReadKey, producer: int, hinted_commit: int) -> bool:
         """Whether nobody needs to wait for this commit: it is there, or will not come. A journal
-        that was read a day beyond it does not hold it, nor does one that lost its rows, or is
-        gone."""
-        if key in self._gone or hinted_commit <= self.of(key, producer).commit:
+        that was read a day beyond it does not hold it, nor does one that lost its rows; and some
+        commits are known to be gone with their journals."""
+        if hinted_commit <= self.of(key, producer).commit:
+            return True
+        if hinted_commit <= self.of(gone_key(key), producer).commit:
             return True
         read = self._reads.get(key)
         latest = CLOCK_NONE if read is None else read.latest

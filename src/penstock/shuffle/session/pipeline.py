@@ -31,10 +31,11 @@ from penstock.frontier import (
 )
 from penstock.frontier.align import matching_rows
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer
+from penstock.shuffle.session.instances import with_hints_moved, with_hints_settled
 from penstock.shuffle.session.ledger import Ledger, entries_of, is_open
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from penstock.frontier.table import BoolArray
     from penstock.shuffle.session.ledger import Entry, ReadKey, Settled
@@ -149,15 +150,47 @@ class CheckpointPipeline:
 
         self._go_on(now)
 
-    def is_gone(self, read: ReadKey, now: float) -> None:
-        """Nothing more comes of a journal: nobody waits for it."""
-        self._ledger.is_gone(read)
-        if self._boundary is not None and not self._recovery:
-            self._advance(self._ledger.prune(self._boundary), now)
+    def reported(self, key: ReadKey, producer: int) -> int:
+        """The last commit that was told of a journal and producer."""
+        identity = Producer.from_int64(producer)
+        found = [
+            entry.last_commit
+            for part in (self._boundary, self._progressed)
+            if part is not None and (entry := part.entry(*key, identity)) is not None
+        ]
+        return max([self._ledger.of(key, producer).commit, *found])
+
+    def move_hints(self, source: ReadKey, target: ReadKey, now: float) -> None:
+        """Another journal of the same name is read now: what was not told of the one before may be
+        in this one."""
+        if self._recovery:
+            return
+        self._progressed = self._with_hints_at(self._progressed, source, target)
+        if self._boundary is not None:
+            boundary = self._with_hints_at(self._boundary, source, target)
+            self._advance(self._ledger.prune(boundary), now)
             self._go_on(now)
 
-    def is_back(self, read: ReadKey) -> None:
-        self._ledger.is_back(read)
+    def _with_hints_at(self, frontier: Frontier, source: ReadKey, target: ReadKey) -> Frontier:
+        moved = np.zeros(frontier.entry_count, np.bool_)
+        hints: dict[int, int] = {}
+        for entry in entries_of(frontier, frontier.unresolved):
+            if entry.key != source or self.reported(source, entry.producer) >= entry.hinted_commit:
+                continue
+            moved[entry.row] = True
+            hints[entry.producer] = entry.hinted_commit
+        return with_hints_moved(frontier, moved, {target: hints})
+
+    def give_up(self, awaited: Collection[Awaited], now: float) -> None:
+        """Of these commits nothing will come: the journal is gone, or is another one."""
+        if self._boundary is None or self._recovery:
+            return
+        lost = {(one.journal, one.binding, one.producer.int64) for one in awaited}
+        given_up = np.zeros(self._boundary.entry_count, np.bool_)
+        for entry in entries_of(self._boundary, self._boundary.unresolved):
+            given_up[entry.row] = (*entry.key, entry.producer) in lost
+        self._advance(with_hints_settled(self._boundary, given_up), now)
+        self._go_on(now)
 
     def _go_on(self, now: float) -> None:
         # 4. Once a boundary is resolved, what was held back is the next.

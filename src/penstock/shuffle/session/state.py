@@ -9,16 +9,20 @@ to the frontier, up to which everything is complete.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, ProducerFrontier, clear_discharged_hints, reduce
+from penstock.journal.names import name_of
+from penstock.sequence import UNSEEN, ProducerState
 from penstock.shuffle.session.checkpoints import Checkpoints
 from penstock.shuffle.session.hint_index import HintIndex
+from penstock.shuffle.session.instances import Instances
 from penstock.shuffle.session.lost import RowsLostError, rows_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Mapping
 
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.ledger import ReadKey
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 
 READS_MAX: Final = 2**32
 """A read's number stands in every row, as 32 bits."""
+GONE_SECONDS: Final = 1.0
+"""A journal that is not there for as long is deleted: nobody waits for its commits. If it is back
+later, they come later than the rest of their transactions."""
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,18 @@ class SliceOpened:
 
 @dataclass(frozen=True, slots=True)
 class ListingAdded:
-    """Event: a Slice found a journal of a binding that it lists."""
+    """Event: a Slice found a journal of a binding that it lists, or another one in its place."""
+
+    member: int
+    lane: int
+    binding: int
+    journal: str
+    identity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListingRemoved:
+    """Event: a journal that a Slice told of is not there any more. If it is again, that is told."""
 
     member: int
     lane: int
@@ -58,8 +77,8 @@ class ListingDone:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnded:
-    """Event: a Slice has given a read up, because its journal is gone. All that it had of it, it
-    has told before."""
+    """Event: a Slice has given a read up, because its journal is gone, or another one has its name.
+    All that it had of it, it has told before."""
 
     member: int
     lane: int
@@ -88,13 +107,14 @@ class Progressed:
 
 
 SessionEvent: TypeAlias = (
-    SliceOpened | ListingAdded | ListingDone | ReadEnded | RowsMissing | Progressed
+    SliceOpened | ListingAdded | ListingRemoved | ListingDone | ReadEnded | RowsMissing | Progressed
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StartRead:
-    """Effect: tell this Slice to read a journal from where the entries say."""
+    """Effect: tell this Slice to read a journal from where the entries say; if it has read it
+    before, it goes on where it was."""
 
     member: int
     lane: int
@@ -102,6 +122,9 @@ class StartRead:
     binding: int
     journal: str
     entries: tuple[ProducerFrontier, ...]
+    identity: str = ""
+    known_as: str = ""
+    """What frontiers and queues call the journal, if that is not its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +155,41 @@ SliceKey: TypeAlias = tuple[int, int]
 """Member and lane."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Journals that somebody has to look at: by name, and which commits are awaited of them."""
+
+    awaited: frozenset[Awaited]
+    ended: frozenset[ReadKey]
+    """Whose reads ended, and that may be there again."""
+    stuck: frozenset[str]
+    """Of these it is asked where producers stand at their ends: they are read, and what is awaited
+    of them has not come for a while."""
+
+    @property
+    def journals(self) -> frozenset[ReadKey]:
+        return self.ended | {(name_of(one.journal), one.binding) for one in self.awaited}
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found of a journal."""
+
+    identity: str | None
+    """None: there is none of that name."""
+    states: Mapping[int, ProducerState] | None = None
+    """Where producers stand at its end, if that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One that was started, by name and by what frontiers call the journal."""
+
+    slice_key: SliceKey
+    key: ReadKey
+    known: ReadKey
+
+
 class SessionState:
     def __init__(
         self,
@@ -141,9 +199,12 @@ class SessionState:
         now: float,
         *,
         first_read: int = 0,
+        adopted: Mapping[str, str] | None = _NOTHING,
+        restored: bool = False,
     ) -> None:
         """`first_read` is above all numbers of reads that were ever given: rows in the queues have
-        them."""
+        them. `adopted` as in `SessionRecord`. If Slices are `restored`, each tells what it knows
+        before anything else."""
         self.frontier: Frontier = resume
         """Up to where everything is complete: the start, and all that was taken since."""
         self._plan = plan
@@ -151,19 +212,27 @@ class SessionState:
         self._hint_index = HintIndex(plan)
         self._checkpoints = Checkpoints(plan.cohorts, resume, now)
         self._resume = resume
+        self._instances = Instances(resume, adopted)
         self._started: set[ReadKey] = set()
-        """What was taken out of the resume frontier."""
+        """What was taken out of the resume frontier, by what that calls it."""
+        self._listed: dict[ReadKey, str] = {}
+        """The identities of the journals that are there, as they were told."""
         self._running: dict[ReadKey, int] = {}
         self._ended: set[ReadKey] = set()
-        """Whose journals were gone. They may be there again before the next listing."""
+        """Whose reads ended, and of which no listing has told that they are gone. So none will tell
+        if they are there again: they are looked for."""
+        self._absent: dict[str, float] = {}
+        """Journals that were not there at the last look, and since when."""
         self._first_read = first_read
-        self._reads: list[tuple[SliceKey, ReadKey]] = []
-        """By number, less the first one, who reads what."""
+        self._reads: list[_Read] = []
+        """By number, less the first one."""
         self._unlisted = {binding.place for binding in plan.bindings}
         self._slices = {
             (member, lane) for lane in range(len(plan.lanes)) for member in topology.members
         }
         self._opened: set[SliceKey] = set()
+        self._unheard = set(self._slices) if restored else set()
+        """Slices that have not told what they know from before."""
         self._unsent: dict[SliceKey, list[SessionEffect]] = {key: [] for key in self._slices}
         """What a Slice is told as soon as it opens."""
 
@@ -196,33 +265,69 @@ class SessionState:
         return self._topology.lister(binding), self._plan.bindings[binding].lane
 
     @property
-    def unread(self) -> tuple[ReadKey, ...]:
-        """Journals that nobody reads, and that are waited for or were read before: not found yet,
-        or gone."""
-        if self.recovery or self._unlisted:
-            return ()
-        keys = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
-        return tuple(sorted((keys | self._ended) - self._running.keys()))
+    def adopted(self) -> dict[str, str]:
+        """As in `SessionRecord`."""
+        return self._instances.adopted
+
+    def sought(self, now: float) -> Sought:
+        """Nothing before it is known what there is, and what Slices know."""
+        if self.recovery or self._unlisted or self._unheard:
+            return Sought(frozenset(), frozenset(), frozenset())
+        waiting = self.waiting
+        stuck = {
+            name_of(one.journal)
+            for each in waiting
+            if now - each.since >= GONE_SECONDS
+            for one in each.awaited
+            if (name_of(one.journal), one.binding) in self._running
+        }
+        awaited = frozenset(
+            one
+            for each in waiting
+            for one in each.awaited
+            if (name := name_of(one.journal)) in stuck or (name, one.binding) not in self._running
+        )
+        return Sought(awaited, frozenset(self._ended), frozenset(stuck))
 
     def looked_for(
-        self, unread: Iterable[ReadKey], there: Collection[str], now: float
+        self, sought: Sought, found: Mapping[str, Looked], now: float
     ) -> list[SessionEffect]:
-        """Of what was `unread`, these journals are there. All were there when they were hinted at:
-        an acknowledgement is written when all documents of its transaction are. So those that are
-        not were deleted, and nobody waits for them any more."""
+        """Of what was sought, this was found, by name.
+
+        All journals were there, with all documents of a transaction, when its acknowledgements were
+        written and hinted at them. So a journal that is not there was deleted or moved away since;
+        and in one where the producer has no span that is open, there is nothing of the transaction:
+        it was made anew. Nobody waits for either any more.
+        """
         was_ready = self._checkpoints.has_ready
+        self._absent = {
+            name: self._absent.get(name, now)
+            for name, looked in found.items()
+            if looked.identity is None
+        }
+        self._checkpoints.give_up(
+            [one for one in sought.awaited if self._is_lost(one, found, now)], now
+        )
         effects: list[SessionEffect] = []
-        for read_key in unread:
-            if read_key in self._running:
-                continue
-            if read_key[0] not in there:
-                self._ended.discard(read_key)  # if it comes back, a listing tells
-                self._checkpoints.is_gone(read_key, now)
-            elif read_key in self._ended:
-                effects += self._start_read(*read_key)
+        for key in sorted(sought.ended & self._ended):
+            identity = found[key[0]].identity
+            if identity is not None:
+                effects += self._start_read(key, identity, now)
         if self._checkpoints.has_ready and not was_ready:
             effects.append(CheckpointReady())
         return effects
+
+    def _is_lost(self, one: Awaited, found: Mapping[str, Looked], now: float) -> bool:
+        name = name_of(one.journal)
+        is_read = (name, one.binding) in self._running
+        looked = found[name]
+        if looked.identity is None:
+            return not is_read and now - self._absent[name] >= GONE_SECONDS
+        is_same = one.journal == self._instances.known_as(name, looked.identity)
+        if not is_read or not is_same or looked.states is None:
+            return False
+        state = looked.states.get(one.producer.int64, UNSEEN)
+        return state.last_commit < one.hinted_commit and not state.max_continue
 
     @property
     def unlisted(self) -> tuple[int, ...]:
@@ -250,9 +355,16 @@ class SessionState:
                         f"{_name(event)} found journal {event.journal!r} for binding "
                         f"{event.binding}, which does not read it"
                     )
-                return self._start_read(event.journal, event.binding)
+                key = (event.journal, event.binding)
+                self._listed[key] = event.identity
+                return self._start_read(key, event.identity, now)
+            case ListingRemoved():
+                self._check_lister(event)
+                self._listed.pop((event.journal, event.binding), None)
+                self._ended.discard((event.journal, event.binding))
+                return []
             case ListingDone():
-                return self._listed(event)
+                return self._done_listing(event)
             case ReadEnded():
                 self._end_read(event)
                 return []
@@ -260,7 +372,7 @@ class SessionState:
                 what = f"rows {event.begin} to {event.end - 1} were dropped"
                 if event.begin == event.end:
                     what = f"it ends at offset {event.begin}; it is not the journal that it was"
-                raise self._rows_lost(self._read_key(event), what)
+                raise self._rows_lost(self._read(event).known, what)
             case Progressed():
                 return self._progress(event, now)
             case _ as never:
@@ -270,28 +382,33 @@ class SessionState:
         self._opened.add(key)
         return [*self._unsent.pop(key), AskProgress(*key)]
 
-    def _start_read(self, journal: str, binding: int) -> list[SessionEffect]:
-        read_key = (journal, binding)
-        if read_key in self._running:
-            return []
-        self._ended.discard(read_key)
-        self._checkpoints.is_back(read_key)
-        known = None if read_key in self._started else self._resume.journal(*read_key)
-        entries = () if known is None else known.producers
+    def _start_read(self, key: ReadKey, identity: str, now: float) -> list[SessionEffect]:
+        if key in self._running:
+            return []  # if it is another journal, its Slice finds out, and ends the read
+        journal, binding = key
+        known = (self._instances.known_as(journal, identity), binding)
+        resumed = None if known in self._started else self._resume.journal(*known)
+        entries = () if resumed is None else resumed.producers
         if self.recovery and not any(entry.is_unresolved for entry in entries):
             return []
         if self.next_read == READS_MAX:
             raise LocalProtocolError(
                 f"{READS_MAX} reads were numbered, as many as there are: begin with empty queues"
             )
-        self._started.add(read_key)
+        self._ended.discard(key)
+        self._started.add(known)
+        before = self._instances.begin(key, known[0])
+        if before != known[0]:
+            self._checkpoints.move_hints((before, binding), known, now)
         lane = self._plan.bindings[binding].lane
         slice_key = (self._topology.reader(binding, journal), lane)
-        self._running[read_key] = read = self.next_read
-        self._reads.append((slice_key, read_key))
-        return self._tell(slice_key, StartRead(*slice_key, read, binding, journal, entries))
+        self._running[key] = read = self.next_read
+        self._reads.append(_Read(slice_key, key, known))
+        called = "" if known[0] == journal else known[0]
+        started = StartRead(*slice_key, read, binding, journal, entries, identity, called)
+        return self._tell(slice_key, started)
 
-    def _listed(self, event: ListingDone) -> list[SessionEffect]:
+    def _done_listing(self, event: ListingDone) -> list[SessionEffect]:
         self._check_lister(event)
         if event.binding not in self._unlisted:
             raise RemoteProtocolError(
@@ -300,38 +417,45 @@ class SessionState:
         self._unlisted.remove(event.binding)
         if self._unlisted:
             return []
+        self._instances.settle()
         if self.recovery:
             for journal in self._resume.journals():
-                read_key = (journal.journal, journal.binding)
+                known = (journal.journal, journal.binding)
                 hinted = any(entry.is_unresolved for entry in journal.producers)
-                if hinted and read_key not in self._started:
-                    raise self._rows_lost(read_key, "the journal is not there any more")
+                if hinted and known not in self._started:
+                    raise self._rows_lost(known, self._why_gone(known))
         return [
             effect
             for key in sorted(self._slices)
             for effect in self._tell(key, AllReadsStarted(*key))
         ]
 
-    def _end_read(self, event: ReadEnded) -> None:
-        read_key = self._read_key(event)
-        awaited = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
-        if self.recovery and read_key in awaited:
-            raise self._rows_lost(read_key, "the journal is not there any more")
-        del self._running[read_key]
-        self._ended.add(read_key)
+    def _why_gone(self, known: ReadKey) -> str:
+        if (name_of(known[0]), known[1]) in self._listed:
+            return "the journal was deleted, and another one was made under its name"
+        return "the journal is not there any more"
 
-    def _read_key(self, event: ReadEnded | RowsMissing) -> ReadKey:
+    def _end_read(self, event: ReadEnded) -> None:
+        read = self._read(event)
+        awaited = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
+        if self.recovery and read.known in awaited:
+            raise self._rows_lost(read.known, "the journal is not there any more")
+        del self._running[read.key]
+        if read.key in self._listed:
+            self._ended.add(read.key)
+
+    def _read(self, event: ReadEnded | RowsMissing) -> _Read:
         if self._first_read <= event.read < self.next_read:
-            reader, read_key = self._reads[event.read - self._first_read]
-            if reader == (event.member, event.lane) and self._running.get(read_key) == event.read:
-                return read_key
+            read = self._reads[event.read - self._first_read]
+            is_running = self._running.get(read.key) == event.read
+            if read.slice_key == (event.member, event.lane) and is_running:
+                return read
         raise RemoteProtocolError(f"{_name(event)} ended read {event.read}, which it does not have")
 
-    def _rows_lost(self, read_key: ReadKey, what: str) -> RowsLostError:
-        known = self._resume.journal(*read_key)
-        return rows_lost(
-            self._plan.feed, read_key[0], what, () if known is None else known.producers
-        )
+    def _rows_lost(self, known: ReadKey, what: str) -> RowsLostError:
+        resumed = self._resume.journal(*known)
+        entries = () if resumed is None else resumed.producers
+        return rows_lost(self._plan.feed, name_of(known[0]), what, entries)
 
     def _progress(self, event: Progressed, now: float) -> list[SessionEffect]:
         delta = event.delta
@@ -342,6 +466,9 @@ class SessionState:
                     f"{_name(event)} told progress of binding {binding}, which is not of its lane"
                 )
         was_ready = self._checkpoints.has_ready
+        self._unheard.discard((event.member, event.lane))
+        if not self.recovery:
+            delta = self._instances.place(delta, self._checkpoints.reported)
         self._checkpoints.on_progressed(delta, now)
         effects: list[SessionEffect] = [AskProgress(event.member, event.lane)]
         if self._checkpoints.has_ready and not was_ready:
@@ -370,7 +497,7 @@ class SessionState:
             raise RemoteProtocolError(f"{_name(event)} has not opened, and sent {event}")
         return key
 
-    def _check_lister(self, event: ListingAdded | ListingDone) -> None:
+    def _check_lister(self, event: ListingAdded | ListingRemoved | ListingDone) -> None:
         if self._lane_of(event.binding) != event.lane or event.member != self._topology.lister(
             event.binding
         ):

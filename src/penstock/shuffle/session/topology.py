@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.checksum import checksum
-from penstock.journal.names import encode_label, parse_journal_name
+from penstock.journal.names import encode_label, name_of, parse_journal_name
 from penstock.routing import vnodes_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class Topology:
         return self.members[binding % len(self.members)]
 
     def reader(self, binding: int, journal: str) -> int:
-        """The member whose Slice reads a journal for a binding."""
+        """The member whose Slice reads a journal for a binding. All that have one name are read by
+        the same."""
+        journal = name_of(journal)
         vnode = self.vnode(binding, journal)
         if vnode is not None:
             return self._assignment.owner_of(vnode)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.frontier import resolve_checkpoint
+from penstock.journal.names import name_of
 from penstock.shuffle.status import seconds_of
 from penstock.watch.causes import (
     Acknowledging,
@@ -87,8 +88,8 @@ class SessionView:
                 AwaitedCommit(
                     each.cohort,
                     str(each.commit.producer),
-                    each.commit.journal,
-                    each.hinted_by,
+                    name_of(each.commit.journal),
+                    each.hinted_by and name_of(each.hinted_by),
                     seconds_of(each.commit.hinted_commit),
                 ),
                 since=each.since,

@@ -35,6 +35,9 @@ class ReadStarted:
     binding: int
     journal: str
     entries: tuple[ProducerFrontier, ...] = ()
+    identity: str = ""
+    known_as: str = ""
+    """What frontiers and queues call it, if that is not its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """The journal is gone. What was fetched of it still counts."""
+    """The journal is gone, for now or for good, or another one has its name. What was fetched of it
+    still counts."""
 
     read: int
 
@@ -124,6 +128,7 @@ class Probe:
     read: int
     journal: str
     offset: int
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,7 @@ class Fetch:
     journal: str
     offset: int
     bytes_max: int
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,7 @@ class Replay:
     journal: str
     begin: int
     end: int
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +214,8 @@ class TellMissing:
 
 @dataclass(frozen=True, slots=True)
 class TellEnded:
-    """To the Session: the journal is gone, and all that was read of it was told."""
+    """To the Session: the journal is gone, and all that was read of it was told. If it comes back,
+    the next read of it goes on where this one ended."""
 
     read: int
 

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import LocalProtocolError
+from penstock.errors import CorruptStorageError, LocalProtocolError
 from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
 from penstock.shuffle.slice.events import (
     Fetch,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.journal.store import JournalBatch, JournalStore, States
+    from penstock.journal.store import Probe as Found
 
 READERS: Final = 2
 """Threads. Arrow and the disk work while the interpreter does something else."""
@@ -65,13 +66,25 @@ class Fetcher:
         self._looks.start()
 
     def submit(self, wish: Probe | Fetch | Replay) -> None:
-        match wish:
-            case Probe():
-                self._pool.submit(self._guarded, self._probe, wish)
-            case Fetch():
-                self._pool.submit(self._guarded, self._fetch, wish)
-            case Replay():
-                self._pool.submit(self._guarded, self._replay, wish)
+        self._pool.submit(self._guarded, self._do, wish)
+
+    def _do(self, wish: Probe | Fetch | Replay) -> None:
+        try:
+            match wish:
+                case Probe():
+                    self._probe(wish)
+                case Fetch():
+                    self._fetch(wish)
+                case Replay():
+                    self._replay(wish)
+        except CorruptStorageError:
+            # The files of another journal in its place do not fit what was read of it before.
+            try:
+                self._found(wish)
+            except UnknownJournalError:
+                self._vanished(wish.read)
+            else:
+                raise
 
     def close(self) -> None:
         self._closing.set()
@@ -89,9 +102,10 @@ class Fetcher:
     def _probe(self, wish: Probe) -> None:
         states: States = {}
         try:
-            probe = self._store.probe(wish.journal)
+            probe = self._found(wish)
             if probe.first_kept > wish.offset:
                 at, states = self._store.states(wish.journal, probe.first_kept)
+                self._found(wish)  # still, so that they are its own
                 if at != probe.first_kept:
                     raise LocalProtocolError(
                         f"{wish.journal} begins at {probe.first_kept}, and its store knows where "
@@ -100,9 +114,20 @@ class Fetcher:
         except OffsetDroppedError:  # once more, just now
             self._probe(wish)
         except UnknownJournalError:
-            self._deliver(Vanished(wish.read))
+            self._vanished(wish.read)
         else:
             self._deliver(Probed(wish.read, probe.first_kept, probe.write_head, states))
+
+    def _found(self, wish: Probe | Fetch | Replay) -> Found:
+        """What the journal holds. To who reads it, one that has its name now is not it."""
+        found = self._store.probe(wish.journal)
+        if found.identity != wish.identity:
+            raise UnknownJournalError(wish.journal)
+        return found
+
+    def _vanished(self, read: int) -> None:
+        self._going_on.pop(read, None)
+        self._deliver(Vanished(read))
 
     def _fetch(self, wish: Fetch) -> None:
         offset, batches = self._going_on.pop(wish.read, (-1, None))
@@ -110,12 +135,13 @@ class Fetcher:
             batches = self._store.read(wish.journal, wish.offset)
         try:
             found, is_more = _some(batches, wish.bytes_max)
-            head = self._store.probe(wish.journal).write_head
+            head = self._found(wish).write_head
         except OffsetDroppedError:
-            self._probe(Probe(wish.read, wish.journal, wish.offset))
+            self._probe(Probe(wish.read, wish.journal, wish.offset, wish.identity))
             return
         except UnknownJournalError:
-            self._deliver(Vanished(wish.read))
+            batches.close()  # type: ignore[attr-defined] # a generator, which holds a file
+            self._vanished(wish.read)
             return
         if not found:
             with self._lock:
@@ -129,13 +155,15 @@ class Fetcher:
     def _replay(self, wish: Replay) -> None:
         begin = wish.begin
         try:
-            begin = max(begin, self._store.probe(wish.journal).first_kept)
+            begin = max(begin, self._found(wish).first_kept)
             found, is_more = _some(self._store.read(wish.journal, begin, wish.end), REPLAY_BYTES)
+            self._found(wish)  # still, so that they are its own
         except OffsetDroppedError:  # just now
             self._replay(wish)
             return
         except UnknownJournalError:
-            found, is_more, begin = [], False, wish.end  # what is gone cannot be read again
+            self._vanished(wish.read)
+            return
         reached = found[-1].first_offset + found[-1].rows if is_more else wish.end
         self._deliver(ReplayFetched(wish.read, tuple(found), reached, min(begin, wish.end)))
 
@@ -159,7 +187,7 @@ class Fetcher:
         if self._closing.is_set():
             return False
         try:
-            probe = self._store.probe(wish.journal)
+            probe = self._found(wish)
         except UnknownJournalError:
             return True  # the fetch finds out, and says so
         return probe.write_head > wish.offset or probe.first_kept > wish.offset

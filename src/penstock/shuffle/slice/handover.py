@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.frontier import reduce_all
-from penstock.frontier.align import matching_rows
 from penstock.frontier.hints import without_byte_deltas
+from penstock.journal.names import name_of
+from penstock.shuffle.session.ledger import entries_of
 from penstock.shuffle.slice.snapshots import SliceSnapshot
 
 if TYPE_CHECKING:
@@ -55,12 +56,19 @@ def inherit(
 
 def _unanswered(told: Frontier, complete: Frontier) -> Frontier:
     """Nothing but the hints at commits that are not complete."""
-    rows = np.flatnonzero(told.hinted_commits)
-    matches = matching_rows(told, complete, rows)
-    commits = np.zeros(len(rows), np.uint64)
-    commits[matches >= 0] = complete.last_commits[matches[matches >= 0]]
+    hints = list(entries_of(told, told.hinted_commits > 0))
+    named = {(name_of(entry.key[0]), entry.key[1]) for entry in hints}
+    keys = zip(complete.journal_names.to_pylist(), complete.bindings.tolist(), strict=True)
+    is_named = [(name_of(str(name)), binding) in named for name, binding in keys]
+    commits: dict[tuple[str, int, int], int] = {}
+    for entry in entries_of(complete.keep_journals(np.array(is_named, np.bool_))):
+        # Hints name journals; whichever of that name has the commit.
+        key = (name_of(entry.key[0]), entry.key[1], entry.producer)
+        commits[key] = max(entry.last_commit, commits.get(key, 0))
     unanswered = np.zeros(told.entry_count, np.bool_)
-    unanswered[rows] = told.hinted_commits[rows] > commits
+    for entry in hints:
+        key = (name_of(entry.key[0]), entry.key[1], entry.producer)
+        unanswered[entry.row] = entry.hinted_commit > commits.get(key, 0)
     kept = without_byte_deltas(told.keep_entries(unanswered))
     return replace(
         kept,

@@ -1,11 +1,11 @@
-"""Which journals there are, looked up again and again: those that are new are told."""
+"""Which journals there are, looked up again and again: what is new is told, and what is gone."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Final
 
-from penstock.shuffle.session.state import ListingAdded, ListingDone
+from penstock.shuffle.session.state import ListingAdded, ListingDone, ListingRemoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ LISTING_SECONDS: Final = 1.0
 
 class Lister:
     """Lists the bindings that are this Slice's to list. A journal that vanished and is there again
-    is told again."""
+    is told again, and so is another one in its place."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class Lister:
         self._bindings = bindings
         self._tell = tell
         self._fail = fail
-        self._known: dict[int, set[str]] = {binding.place: set() for binding in bindings}
+        self._known: dict[int, dict[str, str]] = {binding.place: {} for binding in bindings}
+        """By binding, the identities of the journals that were told."""
         self._closing = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name="penstock slice {}.{} lists".format(*key), daemon=True
@@ -63,9 +64,10 @@ class Lister:
             self._fail(error)
 
     def _list(self, binding: BindingPlan) -> None:
-        found = {
-            journal.name for journal in self._store.journals(binding.collection, binding.selector)
-        }
+        listed = self._store.journals(binding.collection, binding.selector)
+        found = {journal.name: journal.identity for journal in listed}
         known, self._known[binding.place] = self._known[binding.place], found
-        for journal in sorted(found - known):
-            self._tell(ListingAdded(*self._key, binding.place, journal))
+        for journal in sorted(known.keys() - found.keys()):
+            self._tell(ListingRemoved(*self._key, binding.place, journal))
+        for journal, identity in sorted(found.items() - known.items()):
+            self._tell(ListingAdded(*self._key, binding.place, journal, identity))

@@ -104,7 +104,7 @@ def announcement(reads: Sequence[Read]) -> pa.RecordBatch:
     columns: list[pa.Array[Any]] = [
         pa.array([read.number for read in reads], pa.uint32()),
         pa.array([read.binding.place for read in reads], pa.uint16()),
-        pa.array([read.journal for read in reads], pa.string()),
+        pa.array([read.known_as for read in reads], pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=READS_SCHEMA)
 

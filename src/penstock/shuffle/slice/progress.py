@@ -89,7 +89,7 @@ def hints_in(frontier: Frontier) -> dict[HintKey, int]:
 def _news(read: Read) -> _Journal:
     behind = read.write_head - read.offset
     return (
-        read.journal,
+        read.known_as,
         read.binding.place,
         read.offset - read.reported_offset,
         behind - (read.reported_head - read.reported_offset),

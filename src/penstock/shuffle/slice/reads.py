@@ -144,6 +144,9 @@ class Read:
     missing: int = 0
     """So many rows are missing before its offset, and no gap floor tells it yet."""
 
+    identity: str = ""
+    known_as: str = ""
+    """What frontiers and queues call the journal."""
     siblings: tuple[int, ...] = ()
     """The other bindings of its cohort that read the same journal."""
     place: int = 0
@@ -160,6 +163,8 @@ class Read:
     gap: Gap | None = None
     """What is buffered ends before it. It is crossed when that is drained."""
     vanished: bool = False
+    ended: bool = False
+    """It vanished, all of it is told, and where it stood is saved for when the journal is back."""
     awaited: dict[int, int] = field(default_factory=dict)
     """The commits that were lost and are fetched, by producer. The read ends with the last of them.
     """
@@ -174,6 +179,7 @@ class Read:
     def __post_init__(self) -> None:
         self.buffered_offset = self.write_head = self.offset
         self.buffered_key = self.key
+        self.known_as = self.known_as or self.journal
         self.gapped = {producer for producer, state in self.states.items() if is_gapped(state)}
 
     @classmethod
@@ -268,6 +274,13 @@ class Read:
         self.vanished = True
         self.probing = self.fetching = False
         self.fetching_bytes = 0
+
+    def drop_buffered(self) -> None:
+        """What is fetched and not drained will be fetched again, if the journal is back."""
+        self.buffer.clear()
+        self.buffered_bytes = 0.0
+        self.buffered_offset = self.write_head = self.offset
+        self.buffered_key = self.key
 
     def fetched(self, batches: Iterable[JournalBatch], write_head: int, promised: int) -> None:
         """`promised` is the greatest key that no row may come below any more."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.errors import CorruptStorageError, PenstockError
 from penstock.frontier import Frontier, decode_chunks, encode_chunks
+from penstock.journal.names import name_of
 from penstock.sequence import StateColumns
 from penstock.shuffle.slice.reads import Read
 from penstock.shuffle.slice.states import NO_STATES, ReadStates
@@ -56,6 +57,7 @@ class CorruptSliceError(CorruptStorageError):
 @dataclass(frozen=True, slots=True)
 class SavedRead:
     journal: str
+    """As frontiers know it."""
     binding: int
     offset: int
     """Up to here it was drained."""
@@ -69,7 +71,7 @@ class SavedRead:
     @classmethod
     def of(cls, read: Read) -> SavedRead:
         return cls(
-            journal=read.journal,
+            journal=read.known_as,
             binding=read.binding.place,
             offset=read.offset,
             key=read.key,
@@ -83,7 +85,7 @@ class SavedRead:
         read = Read(
             number,
             binding,
-            self.journal,
+            name_of(self.journal),
             self.offset,
             ReadStates(self.states.to_dict()),
             self.key,
@@ -107,7 +109,7 @@ class SavedReplay:
     def of(cls, replay: SpanReplay) -> SavedReplay:
         read = replay.read
         return cls(
-            read.journal, read.binding.place, replay.producer, replay.begin, replay.end, replay.key
+            read.known_as, read.binding.place, replay.producer, replay.begin, replay.end, replay.key
         )
 
 

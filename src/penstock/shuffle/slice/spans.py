@@ -45,6 +45,11 @@ class OpenSpans:
                 span = _Span(read, state.offset, state.max_continue)
                 self._spans[read.number, producer] = span
 
+    def ended(self, read: Read) -> None:
+        """Its journal is gone: nobody knows whether they are open any more."""
+        for key in [key for key in self._spans if key[0] == read.number]:
+            del self._spans[key]
+
     def drained(
         self, round_: Round, changes: Sequence[tuple[Read, dict[int, ProducerState]]]
     ) -> None:

@@ -124,7 +124,8 @@ class SliceState:
         self._gap_floor: dict[int, int] = {}
 
         self._saved: dict[tuple[str, int], SavedRead] = {}
-        """Reads of a snapshot that the Session has not started again."""
+        """Reads of a snapshot, or of journals that vanished, that the Session has not started
+        again; by what frontiers call the journal, and binding."""
         self._saved_replays: dict[tuple[str, int], SavedReplay] = {}
         """By read, those of a snapshot whose turn has not come."""
         self._saved_frontier: Frontier | None = None
@@ -158,6 +159,8 @@ class SliceState:
                 return self._probed(event)
             case Fetched(read=number):
                 read = self._read(number)
+                if read.vanished:
+                    return []
                 self._fetching_bytes -= read.fetching_bytes
                 self._buffered_bytes -= read.buffered_bytes
                 read.fetched(event.batches, event.write_head, self._promised)
@@ -165,13 +168,7 @@ class SliceState:
                 return self._moved(read)
             case Vanished(read=number):
                 read = self._read(number)
-                for places in (self._fed, self._hungry, self._at_gap):
-                    places.pop(read.place, None)
-                self._probing -= read.probing
-                self._fetching_bytes -= read.fetching_bytes
-                read.vanish()
-                self._ending[read.place] = None
-                return [*self._moved(read), *self._end_reads()]
+                return [] if read.vanished else self._vanish(read)
             case ReplayFetched():
                 return self._replay_fetched(event)
             case Flushed():
@@ -187,6 +184,8 @@ class SliceState:
 
     def _probed(self, event: Probed) -> list[SliceEffect]:
         read = self._read(event.read)
+        if read.vanished:
+            return []
         self._probing -= read.probing
         self._fetching_bytes -= read.fetching_bytes
         read.probed(event.first_kept, event.write_head, event.states)
@@ -196,6 +195,8 @@ class SliceState:
 
     def _replay_fetched(self, event: ReplayFetched) -> list[SliceEffect]:
         replay = self._replay
+        if self._read(event.read).vanished:
+            return []
         if replay is None or replay.read.number != event.read:
             raise LocalProtocolError(f"read {event.read} is not being replayed")
         if replay.producer in replay.read.hinted and event.kept_from > replay.reached:
@@ -218,11 +219,13 @@ class SliceState:
             )
         if event.read in self._numbers:
             raise RemoteProtocolError(f"read {event.read} was started twice")
-        saved = self._saved.pop((event.journal, event.binding), None)
+        known_as = event.known_as or event.journal
+        saved = self._saved.pop((known_as, event.binding), None)
         if saved is None:
             read = Read.begin(event.read, binding, event.journal, event.entries)
         else:
             read = saved.restored(event.read, binding)
+        read.identity, read.known_as = event.identity, known_as
         read.place = self._levels.add()
         targets = self._hint_index.targets(event.journal, binding.cohort)
         read.siblings = tuple(target for target in targets if target != binding.place)
@@ -233,9 +236,32 @@ class SliceState:
         if read.gapped:
             self._gapped[read.place] = read
         self._probing += 1
-        is_replayed = (event.journal, event.binding) in self._saved_replays
+        is_replayed = (known_as, event.binding) in self._saved_replays
         resumed = self._resume_replay() if is_replayed else []
-        return [Probe(read.number, read.journal, read.offset), *resumed]
+        return [Probe(read.number, read.journal, read.offset, read.identity), *resumed]
+
+    def _vanish(self, read: Read) -> list[SliceEffect]:
+        for places in (self._fed, self._hungry, self._at_gap):
+            places.pop(read.place, None)
+        self._probing -= read.probing
+        self._fetching_bytes -= read.fetching_bytes
+        read.vanish()
+        self._ending[read.place] = None
+        effects: list[SliceEffect] = []
+        if self._replay is not None and self._replay.read is read:
+            saved, self._replay = SavedReplay.of(self._replay), None
+            self._saved_replays[saved.journal, saved.binding] = saved
+            effects = self._resume_replay()
+        if (read.known_as, read.binding.place) in self._saved_replays:
+            self._drop_buffered(read)
+        return [*self._moved(read), *effects, *self._end_reads()]
+
+    def _drop_buffered(self, read: Read) -> None:
+        """What is buffered of a journal that is gone cannot be sent before a span was read again:
+        so both wait until it is back."""
+        self._buffered_bytes -= read.buffered_bytes
+        read.drop_buffered()
+        self._levels.update(read)
 
     def _moved(self, read: Read) -> list[SliceEffect]:
         """Something came for a read."""
@@ -292,7 +318,9 @@ class SliceState:
             read.fetching = True
             read.fetching_bytes = FETCH_BYTES if read.is_behind else 0
             self._fetching_bytes += read.fetching_bytes
-            effects.append(Fetch(read.number, read.journal, read.buffered_offset, FETCH_BYTES))
+            effects.append(
+                Fetch(read.number, read.journal, read.buffered_offset, FETCH_BYTES, read.identity)
+            )
         return effects
 
     # Rounds
@@ -314,7 +342,7 @@ class SliceState:
     def status(self) -> SliceStatus:
         offsets, heads = telling.offsets_and_heads(self._reads)
         return SliceStatus(
-            reads=len(self._reads),
+            reads=sum(not read.ended for read in self._reads),
             read_offset=int(offsets.sum()),
             rows_behind=int((heads - offsets).sum()),
             rows_read=self._rows_read,
@@ -446,6 +474,9 @@ class SliceState:
             for read in reads:
                 trigger = triggers.get(read.place)
                 if trigger is not None and trigger.is_next:
+                    if read.vanished:
+                        self._drop_buffered(read)
+                        return []
                     self._replay = SpanReplay.of(read, trigger)
                     self._forget_gapped(read)
                     return self._go_on_replaying()
@@ -527,7 +558,7 @@ class SliceState:
         if replay.wants_more:
             replay.fetching = True
             read = replay.read
-            return [Replay(read.number, read.journal, replay.reached, replay.end)]
+            return [Replay(read.number, read.journal, replay.reached, replay.end, read.identity)]
         return []
 
     def _resume_replay(self) -> list[SliceEffect]:
@@ -536,8 +567,10 @@ class SliceState:
         if self._replay is not None or not self._saved_replays:
             return []
         for read in self._reads:
-            saved = self._saved_replays.pop((read.journal, read.binding.place), None)
-            if saved is not None and not read.vanished:
+            if read.vanished:
+                continue
+            saved = self._saved_replays.pop((read.known_as, read.binding.place), None)
+            if saved is not None:
                 key = max(saved.key, self._promised)
                 self._replay = SpanReplay(read, saved.producer, saved.begin, saved.end, key)
                 return self._go_on_replaying()
@@ -563,11 +596,12 @@ class SliceState:
         return [] if delta is None else [Report(delta), *self._end_reads()]
 
     def _end_reads(self) -> list[SliceEffect]:
-        """Of journals that are gone. Who is told that one ended has heard all there was of it."""
+        """Of journals that are gone. Who is told that one ended has heard all there was of it.
+        Where it stands is saved as in a snapshot: the journal may come back."""
         effects: list[SliceEffect] = []
         for place in list(self._ending):
             read = self._reads[place]
-            if read.buffer or (self._replay is not None and self._replay.read is read):
+            if read.buffer:
                 continue
             if place in self._news:
                 self._flushes.is_due = True
@@ -576,6 +610,10 @@ class SliceState:
                 self._ending[place] = self._flushes.cycle
             if (self._ending[place] or 0) <= self._flushes.told_cycle:
                 del self._ending[place]
+                read.ended = True
+                self._saved[read.known_as, read.binding.place] = SavedRead.of(read)
+                self._gapped.pop(place, None)
+                self._spans.ended(read)
                 effects.append(TellEnded(read.number))
         return effects
 
@@ -583,7 +621,8 @@ class SliceState:
 
     def snapshot(self) -> SliceSnapshot:
         """The state where a barrier was sent just now."""
-        reads = [*map(SavedRead.of, self._reads), *self._saved.values()]
+        running = [read for read in self._reads if not read.ended]
+        reads = [*map(SavedRead.of, running), *self._saved.values()]
         told_again = [] if self._saved_frontier is None else [self._saved_frontier]
         return SliceSnapshot(
             reads=tuple(reads),
@@ -612,4 +651,4 @@ class SliceState:
         self._promised = snapshot.promised
         self._marks = dict.fromkeys(self._marks)
         self._flushes = Flushes(self._assignment.members, snapshot.cycle)
-        self._flushes.is_due = snapshot.frontier.journal_count > 0
+        self._flushes.is_due = True  # the Session waits until it has heard all of it

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import PenstockError
 from penstock.frontier import decode_chunks, encode_chunks
+from penstock.journal.names import name_of
 from penstock.journal.views import (
     META,
     MOMENT,
@@ -160,7 +161,7 @@ def _meta(
 
 
 def _journals(found: QueueBatch, batch: pa.RecordBatch) -> pa.Array[Any]:
-    return renamed(batch.column(READ), lambda number: found.names[number][1])
+    return renamed(batch.column(READ), lambda number: name_of(found.names[number][1]))
 
 
 def _in_queue_order(parts: list[tuple[pa.RecordBatch, Order]]) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from penstock.ids import Producer
 from penstock.journal.collection import Collection
 from penstock.journal.names import Selector
 from penstock.routing import assign
+from penstock.sequence import ProducerState
 from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.state import (
     READS_MAX,
@@ -23,12 +25,15 @@ from penstock.shuffle.session.state import (
     CheckpointReady,
     ListingAdded,
     ListingDone,
+    ListingRemoved,
+    Looked,
     Progressed,
     ReadEnded,
     RowsMissing,
     SessionEffect,
     SessionState,
     SliceOpened,
+    Sought,
     StartRead,
 )
 from penstock.shuffle.session.topology import Topology
@@ -54,15 +59,21 @@ def journal(name: str, place: int, *clocks: int, hint: int = 0) -> JournalFronti
     return JournalFrontier(name, place, (ProducerFrontier(P, last_commit, hint, offset),))
 
 
-def opened(resume: Frontier = NOTHING) -> SessionState:
-    state = SessionState(PLAN, TOPOLOGY, resume, 0.0)
+def opened(resume: Frontier = NOTHING, **options: Any) -> SessionState:
+    state = SessionState(PLAN, TOPOLOGY, resume, 0.0, **options)
     for key in SLICES:
         assert state.on_event(SliceOpened(*key), 0.0) == [AskProgress(*key)]
     return state
 
 
-def listed(state: SessionState, place: int, name: str) -> list[SessionEffect]:
-    return state.on_event(ListingAdded(*LISTERS[place], place, name), 0.0)
+def listed(state: SessionState, place: int, name: str, identity: str = "") -> list[Any]:
+    return state.on_event(ListingAdded(*LISTERS[place], place, name, identity), 0.0)
+
+
+def looked_for(
+    state: SessionState, sought: Sought, found: dict[str, Looked], now: float
+) -> list[Any]:
+    return [*state.looked_for(sought, found, now)]
 
 
 def start(state: SessionState, place: int, name: str) -> StartRead:
@@ -91,16 +102,61 @@ def test_a_read_goes_on_where_the_frontier_ends_and_only_once() -> None:
     assert state.frontier == resume
 
 
-def test_a_journal_that_is_there_again_before_anybody_listed_it_is_read_anew() -> None:
+def test_a_journal_that_is_there_again_before_anybody_listed_it_is_read_on() -> None:
     state = opened()
     read = start(state, 0, EU)
     list_all(state)
     assert listed(state, 0, EU) == []  # it is being read
-    assert not state.unread
+    assert not state.sought(0.0).journals
     state.on_event(ReadEnded(read.member, read.lane, read.read), 0.0)
-    assert state.unread == ((EU, 0),)
-    assert state.looked_for(state.unread, {EU}, 1.0) == [replace(read, read=1)]
-    assert not state.unread
+    for _ in range(3):  # no listing has told that it is gone, so none tells when it is back
+        assert state.sought(1.0).ended == {(EU, 0)}
+        assert looked_for(state, state.sought(1.0), {EU: Looked(None)}, 1.0) == []
+    assert looked_for(state, state.sought(1.0), {EU: Looked("")}, 1.0) == [replace(read, read=1)]
+    assert not state.sought(1.0).journals
+
+
+def test_a_journal_whose_going_was_listed_is_told_when_it_is_back() -> None:
+    state = opened()
+    read = start(state, 0, EU)
+    list_all(state)
+    removed = ListingRemoved(*LISTERS[0], 0, EU)
+    for told_first in (True, False):
+        if told_first:
+            assert state.on_event(removed, 0.0) == []
+        state.on_event(ReadEnded(read.member, read.lane, read.read), 0.0)
+        if not told_first:
+            assert state.on_event(removed, 0.0) == []
+        assert not state.sought(1.0).journals, "a listing will tell"
+        read = start(state, 0, EU)
+
+
+def test_another_journal_of_the_name_is_known_by_its_identity() -> None:
+    state = opened(adopted=None)
+    (first,) = listed(state, 0, EU, "a")
+    list_all(state)
+    assert (first.identity, first.known_as, state.adopted) == ("a", "", {EU: "a"})
+    assert listed(state, 0, EU, "b") == []  # its Slice finds out
+    state.on_event(ReadEnded(first.member, first.lane, first.read), 0.0)
+    (second,) = looked_for(state, state.sought(1.0), {EU: Looked("b")}, 1.0)
+    assert (second.identity, second.known_as) == ("b", f"{EU}@b")
+    state.on_event(ReadEnded(second.member, second.lane, second.read), 0.0)
+    (third,) = looked_for(state, state.sought(1.0), {EU: Looked("a")}, 1.0)
+    assert third == replace(first, read=2), "the first is back"
+    assert listed(state, 0, US, "c")[0].known_as == f"{US}@c", "this one was never without"
+
+
+def test_a_session_that_knows_identities_adopts_no_journal() -> None:
+    resume = Frontier.of([journal(EU, 0, 50, -9), journal(f"{EU}@b", 0, 60, -3)])
+    for adopted, identity, expected in (
+        ({EU: "a"}, "a", (EU, 50)),
+        ({EU: "a"}, "b", (f"{EU}@b", 60)),
+        ({}, "a", (f"{EU}@a", None)),
+        (None, "c", (EU, 50)),
+    ):
+        (read,) = listed(opened(resume, adopted=adopted), 0, EU, identity)
+        commit = read.entries[0].last_commit if read.entries else None
+        assert (read.known_as or EU, commit) == expected
 
 
 def test_numbers_of_reads_go_on_from_session_to_session() -> None:
@@ -266,31 +322,97 @@ def test_a_recovery_fails_at_once_if_a_journal_goes_or_lost_rows() -> None:
             state.on_event(replace(event, member=read.member), 1.0)
 
 
+def test_a_recovery_fails_at_once_if_another_journal_has_the_name() -> None:
+    resume = Frontier.of([journal(f"{EU}@a", 0, 50, -9, hint=80)])
+    state = opened(resume)
+    assert listed(state, 0, EU, "b") == []
+    with pytest.raises(RowsLostError, match="another one was made under its name") as found:
+        list_all(state)
+    assert found.value.journal == EU
+
+
+def half(clock: int) -> Progressed:
+    """A transaction that reaches into US, of which EU has told."""
+    delta = Frontier.of([journal(EU, 0, clock, -clock), journal(US, 0, hint=clock)])
+    return Progressed(4, 0, delta)
+
+
 def test_nobody_waits_for_a_journal_that_was_deleted() -> None:
     state = opened()
     read = start(state, 0, US)
-    half = Frontier.of([journal(EU, 0, 50, -9), journal(US, 0, hint=50)])
-    state.on_event(Progressed(4, 0, half), 1.0)
-    assert not state.unread, "it may still be found"
+    state.on_event(half(50), 1.0)
+    assert not state.sought(9.0).journals, "it may still be found"
     list_all(state)
-    assert not state.unread, "it is being read"
-    assert state.looked_for([(US, 0)], (), 2.0) == []
-    assert state.take() is None
+    assert not state.sought(1.0).journals, "it is being read"
     state.on_event(ReadEnded(read.member, read.lane, read.read), 2.0)
-    assert state.unread == ((US, 0),)
-    assert state.looked_for([], (), 3.0) == []
-    assert state.take() is None
-    assert state.looked_for([(US, 0)], (), 3.0) == [CheckpointReady()]
+    sought = state.sought(2.0)
+    assert sought.journals == {(US, 0)}
+    assert looked_for(state, sought, {US: Looked(None)}, 2.0) == []
+    assert state.take() is None, "it may be back in a moment"
+    assert looked_for(state, sought, {US: Looked(None)}, 3.0) == [CheckpointReady()]
     taken = state.take()
     assert taken is not None
-    assert [one.journal for one in taken.journals()] == [EU]
-    more = Frontier.of([journal(EU, 0, 60, -12), journal(US, 0, hint=60)])
-    state.on_event(Progressed(4, 0, more), 4.0)
-    assert state.take() is not None, "nor later"
+    assert [one.journal for one in taken.journals()] == [EU, f"{US}@gone"]
+    state.on_event(half(60), 4.0)
+    assert state.take() is None, "each is looked at anew"
+    assert looked_for(state, state.sought(4.0), {US: Looked(None)}, 4.0) == [CheckpointReady()]
+    assert state.take() is not None
     start(state, 0, US)
-    again = Frontier.of([journal(EU, 0, 70, -13), journal(US, 0, hint=70)])
-    state.on_event(Progressed(4, 0, again), 5.0)
-    assert state.take() is None, "but for one that is there again"
+    state.on_event(half(70), 5.0)
+    assert looked_for(state, sought, {US: Looked("")}, 9.0) == []
+    assert state.take() is None, "and one that is there again is waited for"
+
+
+def test_what_is_gone_is_known_after_a_restart() -> None:
+    gone = JournalFrontier(f"{US}@gone", 0, (ProducerFrontier(P, 50),))
+    resume = Frontier.of([journal(EU, 0, 50, -9), gone])
+    state = opened(resume)
+    assert not state.recovery
+    start(state, 0, EU)
+    list_all(state)
+    assert state.on_event(half(50), 1.0) == [AskProgress(4, 0), CheckpointReady()]
+    assert not state.waiting
+    state.on_event(half(51), 1.0)
+    assert state.waiting, "a later one is waited for"
+
+
+def test_a_hint_is_at_whichever_journal_has_the_commit_or_is_read_now() -> None:
+    """Of a transaction that was in one journal, nothing is in the other that has its name now."""
+    state = opened()
+    (first,) = listed(state, 0, US, "a")
+    list_all(state)
+    state.on_event(half(50), 1.0)
+    awaited = {one.journal for one in state.waiting[0].awaited}
+    assert awaited == {f"{US}@a"}
+    state.on_event(ReadEnded(first.member, first.lane, first.read), 1.0)
+    (second,) = looked_for(state, state.sought(1.0), {US: Looked("b")}, 1.0)
+    assert {one.journal for one in state.waiting[0].awaited} == {f"{US}@b"}
+    assert not state.sought(1.5).stuck
+    sought = state.sought(2.0)
+    assert sought.stuck == {US}
+    open_span = {P.int64: ProducerState(20, 50, 3)}
+    assert looked_for(state, sought, {US: Looked("b", open_span)}, 2.0) == []
+    assert looked_for(state, sought, {US: Looked("c", {})}, 2.0) == [], "of yet another one"
+    other = {P.int64: ProducerState(20, 0, -3)}
+    assert looked_for(state, sought, {US: Looked("b", other)}, 2.0) == [CheckpointReady()]
+    state.on_event(Progressed(4, 0, Frontier.of([journal(f"{US}@b", 0, 70, -1)])), 3.0)
+    state.on_event(half(70), 3.0)
+    assert not state.waiting, "the one that is read now has it"
+    state.on_event(ReadEnded(second.member, second.lane, second.read), 4.0)
+    looked_for(state, state.sought(4.0), {US: Looked("c")}, 4.0)
+    state.on_event(half(70), 4.0)
+    assert not state.waiting, "and so has the one before"
+
+
+def test_restored_slices_are_heard_before_a_journal_is_taken_for_deleted() -> None:
+    """One of them may have the commit that is awaited, and not have told it yet."""
+    state = opened(restored=True)
+    list_all(state)
+    state.on_event(half(50), 1.0)
+    assert not state.sought(9.0).journals
+    for key in SLICES[1:]:
+        state.on_event(Progressed(*key, NOTHING), 1.0)
+    assert state.sought(9.0).journals
 
 
 COMMIT = Frontier.of([journal(EU, 0, 50, -9)])

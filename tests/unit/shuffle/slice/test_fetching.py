@@ -45,7 +45,7 @@ def test_what_is_written_bit_by_bit_is_read_together(tmp_path: Path) -> None:
         (journal,) = store.journals("events")
         try:
             begun = time.monotonic()
-            fetcher.submit(Fetch(1, journal.name, 1, 1 << 20))
+            fetcher.submit(Fetch(1, journal.name, 1, 1 << 20, journal.identity))
             assert watched.has_read.wait(60), "it finds nothing yet"
             producer.append("events", [{"id": 2}])
             found = came.get(timeout=60)
@@ -71,14 +71,14 @@ def test_what_was_written_at_one_time_is_read_at_one_time(tmp_path: Path) -> Non
     with store.producer() as producer:
         for shard in "ab":
             producer.append("events", [{"id": 1, "shard": shard}])
-        busy, quiet = sorted(journal.name for journal in store.journals("events"))
+        busy, quiet = store.journals("events")
         try:
             for rows in itertools.count(1):
-                fetcher.submit(Fetch(1, quiet, rows, 1 << 20))
+                fetcher.submit(Fetch(1, quiet.name, rows, 1 << 20, quiet.identity))
                 time.sleep(GATHER_SECONDS + LOOK_SECONDS)
                 watched.has_read.clear()
                 since = time.monotonic()
-                fetcher.submit(Fetch(2, busy, rows, 1 << 20))
+                fetcher.submit(Fetch(2, busy.name, rows, 1 << 20, busy.identity))
                 assert watched.has_read.wait(60)
                 for shard in "ab":
                     producer.append("events", [{"id": rows + 1, "shard": shard}])

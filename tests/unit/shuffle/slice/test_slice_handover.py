@@ -118,6 +118,7 @@ def test_spans_that_several_were_reading_again_are_read_one_after_the_other() ->
     effects = state.handle(ReadStarted(1, 0, "k"))
     assert of(effects, Replay) == [Replay(1, "k", 1, 3)]
     assert of(state.handle(ReadStarted(2, 0, "j")), Replay) == []
+    told(state, state.round(NOW, PLENTY))  # what it knows from before
     state.handle(AllReadsStarted())
     for number, journal in ((1, "k"), (2, "j")):
         state.handle(Probed(number, 0, 4))

@@ -449,14 +449,56 @@ def test_a_commit_within_the_span_is_an_error() -> None:
         state.round(NOW, PLENTY)
 
 
-def test_a_replay_ends_with_its_journal() -> None:
+def test_a_replay_waits_until_its_journal_is_back() -> None:
     state = resumed()
     state.round(NOW, PLENTY)
+    state.handle(ReplayFetched(7, (batch_of("j", SPAN, 0, 1),), 1))
+    state.round(NOW, PLENTY)
+    assert state.handle(Vanished(7)) == [TellEnded(7)]
+    assert state.handle(ReplayFetched(7, (batch_of("j", SPAN, 1, 3),), 3)) == [], "too late"
+    assert state.handle(Fetched(7, (batch_of("j", SPAN, 3, 4),), 4)) == []
     assert state.handle(Vanished(7)) == []
-    state.handle(ReplayFetched(7, (), 3, 3))
-    effects = state.round(NOW, PLENTY) + state.round(NOW, PLENTY)
-    assert of(effects, SendParcel)[0].batch.column("_offset").to_pylist() == [3]
-    assert told(state, effects).offsets.tolist() == [-5]
+    assert of(state.round(NOW, PLENTY), SendParcel) == [], "nor what was buffered behind it"
+    assert state.snapshot().replays == (SavedReplay("j", 0, ONE, 1, 3, 13),)
+    effects = state.handle(ReadStarted(8, 0, "j"))
+    assert effects == [Probe(8, "j", 3), Replay(8, "j", 1, 3)]
+
+
+def test_a_journal_that_is_back_is_read_on() -> None:
+    """Whether in this life or in the next, and a snapshot has it once."""
+    state = fed(slice_of(), documents(10, 20))
+    delta = told(state, state.round(NOW, PLENTY))
+    assert state.handle(Vanished(7)) == [TellEnded(7)]
+    saved = state.snapshot()
+    assert [(read.journal, read.offset) for read in saved.reads] == [("j", 2)]
+    restored = slice_of(restored=SliceSnapshot.decode(saved.encode()))
+    for each in (state, restored):
+        assert each.handle(ReadStarted(8, 0, "j")) == [Probe(8, "j", 2)]
+        each.handle(AllReadsStarted())
+        (fetch,) = of(each.handle(Probed(8, 0, 3)), Fetch)
+        assert fetch.offset == 2
+        each.handle(Fetched(8, (batch_of("j", documents(10, 20, 30), 2, 3),), 3))
+        (parcel,) = of(each.round(NOW, PLENTY), SendParcel)
+        assert parcel.batch.column("_clock").to_pylist() == [30]
+        assert [read.offset for read in each.snapshot().reads] == [3]
+    assert delta.bytes_read_delta.tolist() == [2]
+
+
+def test_another_journal_of_the_name_is_read_from_its_begin() -> None:
+    state = fed(slice_of(), documents(10, 20))
+    told(state, state.round(NOW, PLENTY))
+    state.handle(Vanished(7))
+    assert state.handle(ReadStarted(8, 0, "j", (), "b", "j@b")) == [Probe(8, "j", 0, "b")]
+    state.handle(Probed(8, 0, 1))
+    state.handle(Fetched(8, (batch_of("j", documents(20), 0, 1),), 1))
+    effects = state.round(NOW, PLENTY)
+    assert of(effects, SendReads)[0].batch.column("journal").to_pylist() == ["j@b"]
+    assert len(of(effects, SendParcel)) == 1, "it is no duplicate, though its clock was there"
+    assert told(state, effects).journal_names.to_pylist() == ["j@b"]
+    snapshot = SliceSnapshot.decode(state.snapshot().encode())
+    assert [(read.journal, read.offset) for read in snapshot.reads] == [("j@b", 1), ("j", 2)]
+    restored = slice_of(restored=snapshot)
+    assert restored.handle(ReadStarted(9, 0, "j")) == [Probe(9, "j", 2)]
 
 
 def test_a_replay_is_in_the_snapshot() -> None:

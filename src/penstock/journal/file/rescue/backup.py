@@ -118,9 +118,7 @@ class _Copying:
             for journal in store.journals(name)
         }
         self._total_bytes = sum(self._lacking_bytes(cut) for cut in cuts)
-        kept = tuple(
-            self._copy(cut, getattr(journals[cut.journal], "identity", "0")) for cut in cuts
-        )  # 4
+        kept = tuple(self._copy(cut, journals[cut.journal].identity) for cut in cuts)  # 4
         point = Point(self._number, time.time(), store.url, store.durability, collections, kept)
         write_point(self._backup, point)  # 5
         return BackedUp(point, self._copied_bytes)

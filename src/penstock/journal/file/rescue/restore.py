@@ -24,6 +24,7 @@ from penstock.ids import CLOCK_NONE, Producer
 from penstock.journal.cut import JournalCut
 from penstock.journal.file.durable import replace_file
 from penstock.journal.file.head import Kept, Position, new_head
+from penstock.journal.file.identity import identity_record, new_identity
 from penstock.journal.file.rescue.points import copy_files, read_point, records_folder
 from penstock.journal.file.segment import SegmentReader, list_segments, segment_path
 from penstock.journal.file.store import FileStore
@@ -106,7 +107,8 @@ def _restore_journal(store: FileStore, backup: Path, kept: KeptJournal) -> set[A
             file.flush()
             os.fsync(file.fileno())
     sync_folder(folder)
-    replace_file(folder / "head", new_head(kept.end, Kept(kept.first_kept, kept.suspended)))
+    head = new_head(kept.end, Kept(kept.first_kept, kept.suspended))
+    replace_file(folder / "head", head + identity_record(new_identity()))
     return hidden
 
 
