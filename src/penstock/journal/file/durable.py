@@ -8,7 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.disk import sync_folder, write_all
+from penstock.disk import explained, sync_folder, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 def write_file(path: Path, data: bytes) -> None:
     """Writes a new file and syncs its contents, not yet its name."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with explained("write", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """Whoever reads the path sees the old contents or the new, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     write_file(temporary, data)
-    temporary.rename(path)
+    with explained("write", path):
+        temporary.rename(path)
     sync_folder(path.parent)
 
 

@@ -88,6 +88,8 @@ who opens it after a power cut walks over no more than that. One sync in a thous
 CHECK_WAIT_S_MAX: Final = 30.0
 """How long who opens a journal waits for another who is looking for its end, which takes as long
 as it takes to read a segment and sync it."""
+SYNC_WAIT_S_MAX: Final = 0.2
+"""How long it waits for one who makes rows durable: a sync takes milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -535,10 +537,10 @@ class JournalFile:
 
     @contextlib.contextmanager
     def _lock_to_check(self) -> Iterator[bool]:
-        """Holds the sync lock, if there is something to check. It is not waited for without limit:
-        who holds it may be making rows durable, and be paused."""
-        deadline = time.monotonic() + CHECK_WAIT_S_MAX
-        step = _WAIT_STEP_S_MIN
+        """Holds the sync lock, if there is something to check. Rows of a process that is paused
+        while it makes them durable are seen later. But before somebody has looked for the end,
+        after a power cut, rows may be missing that were seen: that is waited for, or told."""
+        began, step = time.monotonic(), _WAIT_STEP_S_MIN
         while self._unrest() is not None:
             if try_lock(self._sync_descriptor):
                 try:
@@ -546,20 +548,20 @@ class JournalFile:
                 finally:
                     fcntl.flock(self._sync_descriptor, fcntl.LOCK_UN)
                 return
-            if time.monotonic() > deadline:
-                self._refuse_unchecked()
+            waited = time.monotonic() - began
+            if waited > SYNC_WAIT_S_MAX and not self._is_being_checked():
                 break
+            if waited > CHECK_WAIT_S_MAX:
+                raise BusyJournalError(self.name, str(self._folder / "sync.lock"), CHECK_WAIT_S_MAX)
             time.sleep(step)
             step = min(step * 2, _WAIT_STEP_S_MAX)
         yield False
 
-    def _refuse_unchecked(self) -> None:
-        """Rows of a process that is paused while it makes them durable are seen later. But before
-        somebody has looked for the end, after a power cut, rows may be missing that were seen."""
-        with contextlib.suppress(DamagedHeadError):
-            if self._head.all().trust is not Trust.CHECKING:
-                return
-        raise BusyJournalError(self.name, str(self._folder / "sync.lock"), CHECK_WAIT_S_MAX)
+    def _is_being_checked(self) -> bool:
+        try:
+            return self._head.all().trust is Trust.CHECKING
+        except DamagedHeadError:
+            return True
 
     def _sound_end(self) -> tuple[Position, Position]:
         """Up to where the journal is written and synced, after mending what a killed process left

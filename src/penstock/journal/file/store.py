@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.disk import make_folder, sync_folder
+from penstock.disk import explained, make_folder, read_file, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
 from penstock.journal.errors import UnknownCollectionError
@@ -97,7 +97,7 @@ class FileStore(OpenStore):
                 )
             made = {"format": FORMAT_VERSION, "durability": durability or "synced"}
             replace_file(marker, json.dumps(made).encode())
-        found = _parse_json(marker.name, marker.read_bytes())
+        found = _parse_json(marker.name, read_file(marker))
         if found.get("format") != FORMAT_VERSION:
             raise ConfigurationError(
                 f"{self.url} has store format {found.get('format')}, and this Penstock reads "
@@ -112,7 +112,8 @@ class FileStore(OpenStore):
                 f"without saying {durability!r}, or make another store"
             )
         for part in ("collections", "journals", *LEDGER_FOLDERS):
-            (self._root / part).mkdir(exist_ok=True)
+            with explained("make the folder", self._root / part):
+                (self._root / part).mkdir(exist_ok=True)
         sync_folder(self._root)  # also if they were there: whoever made them may have died first
         return str(kept)
 
@@ -175,7 +176,7 @@ class FileStore(OpenStore):
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
             if name in self._collections and self._collections[name][0] == stamp:
                 return self._collections[name][1]
-            text = path.read_bytes()
+            text = read_file(path)
         except FileNotFoundError:
             raise UnknownCollectionError(name, tuple(self.collections())) from None
         loaded = parse_collection(path.name, text)
@@ -352,7 +353,8 @@ class FileStore(OpenStore):
 
 @contextlib.contextmanager
 def _file_locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with explained("open", path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         with locked(descriptor):
             yield
