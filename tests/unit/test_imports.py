@@ -29,6 +29,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "person": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": ({"errors"}, {"pyarrow"}),
+    "__main__": ({"cli"}, set()),
     "ids": ({"errors"}, set()),
     "sequence": ({"errors", "ids"}, {"numpy", "pyarrow"}),
     "frontier": ({"errors", "ids", "sequence", "checksum"}, {"numpy", "pyarrow"}),
