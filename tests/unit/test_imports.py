@@ -29,6 +29,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "person": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": ({"errors"}, {"pyarrow"}),
+    "__main__": ({"cli"}, set()),
     "process": (set(), set()),
     "locks": ({"errors", "process"}, set()),
     "sealed": ({"errors", "checksum"}, set()),

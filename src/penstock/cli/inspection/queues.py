@@ -16,7 +16,7 @@ from penstock.shuffle.queue.errors import CorruptQueueError
 from penstock.shuffle.queue.segment import (
     HEADER_BYTES,
     Floor,
-    MappedSegment,
+    OpenSegment,
     ReadIds,
     SegmentHeader,
     SegmentReplacedError,
@@ -64,7 +64,7 @@ def _inspect_segment(path: Path, limit: int | None) -> Report:
     }
     named = _NAME.fullmatch(path.name)
     try:
-        segment = MappedSegment(
+        segment = OpenSegment(
             path.parent,
             header.segment if named is None else int(named[1], 16),
             _generation(path) or header.generation,
@@ -89,7 +89,7 @@ def _generation(path: Path) -> int | None:
     return None if floor is None else floor.generation
 
 
-def _walk(report: Report, segment: MappedSegment) -> None:
+def _walk(report: Report, segment: OpenSegment) -> None:
     """Every block. Behind a part that is damaged the next is found, behind a header it is not."""
     while segment.end < segment.size_bytes:
         number = len(segment.loaded)
@@ -150,7 +150,7 @@ def _shown(row: Row, loaded: Loaded, stage: Stage) -> Row:
     return shown
 
 
-def _compare(report: Report, segment: MappedSegment) -> None:
+def _compare(report: Report, segment: OpenSegment) -> None:
     """Holds the count of blocks against the next segment, and damage against the LSN that the
     newest epoch counts on: what is behind that is cut off when the queue is opened."""
     folder, number = report.path.parent, segment.segment

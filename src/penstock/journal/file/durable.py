@@ -6,7 +6,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-from penstock.disk import sync_folder, write_all
+from penstock.disk import explained, sync_folder, write_all
 from penstock.locks import locked, try_lock
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ __all__ = ["locked", "replace_file", "try_lock", "write_file"]
 
 def write_file(path: Path, data: bytes) -> None:
     """Writes a new file and syncs its contents, not yet its name."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with explained("write", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -30,5 +31,6 @@ def replace_file(path: Path, data: bytes) -> None:
     # Numbers of processes and threads are not enough: two containers have the same ones.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     write_file(temporary, data)
-    temporary.rename(path)
+    with explained("write", path):
+        temporary.rename(path)
     sync_folder(path.parent)

@@ -95,6 +95,8 @@ _WAIT_STEP_S_MIN, _WAIT_STEP_S_MAX = 0.0005, 0.02
 HEAD_SYNC_BYTES: Final = 4 * 1024 * 1024
 """After so much the head is synced as well, and whenever a segment is rolled or the journal closed:
 who opens it after a power cut walks over no more than that. One sync in a thousand, or so."""
+SYNC_WAIT_S_MAX: Final = 0.2
+"""How long who opens a journal waits for one who makes rows durable: a sync takes milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -538,27 +540,27 @@ class JournalFile:
 
     @contextlib.contextmanager
     def _lock_to_check(self) -> Iterator[bool]:
-        """Holds the sync lock, if there is something to check."""
-        if self._unrest() is None:
-            yield False
-            return
+        """Holds the sync lock, if there is something to check and nobody is at it for long."""
         with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(locked(self._sync_descriptor))
-            except LockHeldError:
-                # Rows of a process that is paused while it makes them durable are seen later. But
-                # before somebody has looked for the end, after a power cut, rows may be missing
-                # that were seen.
-                if self._is_being_checked():
-                    raise
-                yield False
-            else:
-                yield True
+            yield self._unrest() is not None and self._locks_to_check(stack)
+
+    def _locks_to_check(self, stack: contextlib.ExitStack) -> bool:
+        try:
+            stack.enter_context(locked(self._sync_descriptor, SYNC_WAIT_S_MAX))
+        except LockHeldError:
+            # Rows of a process that is paused while it makes them durable are seen later. But
+            # before somebody has looked for the end, after a power cut, rows may be missing that
+            # were seen: that is waited for.
+            if not self._is_being_checked():
+                return False
+            stack.enter_context(locked(self._sync_descriptor))
+        return True
 
     def _is_being_checked(self) -> bool:
-        with contextlib.suppress(DamagedHeadError):
+        try:
             return self._head.all().trust is Trust.CHECKING
-        return True
+        except DamagedHeadError:
+            return True
 
     def _sound_end(self) -> tuple[Position, Position]:
         """Up to where the journal is written and synced, after mending what a killed process left

@@ -67,7 +67,7 @@ def segment_path(folder: Path, first_offset: int) -> Path:
 
 def list_segments(folder: Path) -> list[int]:
     """The first offsets of the journal's segments, ascending."""
-    with os.scandir(folder) as entries:
+    with explained("list", folder), os.scandir(folder) as entries:
         return sorted(int(entry.name[:20]) for entry in entries if entry.name.endswith(".segment"))
 
 
@@ -77,7 +77,8 @@ def create_segment(folder: Path, header: SegmentHeader) -> int:
     path = segment_path(folder, header.first_offset)
     temporary = path.with_suffix(".new")
     write_file(temporary, data)
-    temporary.rename(path)
+    with explained("write", path):
+        temporary.rename(path)
     sync_folder(folder)
     return len(data)
 

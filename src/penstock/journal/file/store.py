@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from penstock.checksum import checksum
-from penstock.disk import make_folder, sync_folder
+from penstock.disk import explained, make_folder, read_file, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
 from penstock.journal.errors import UnknownCollectionError
@@ -127,7 +127,7 @@ class FileStore(OpenStore):
                 )
             made = {"format": FORMAT_VERSION, "durability": durability or "synced"}
             replace_file(marker, sealed_json(made))
-        data = marker.read_bytes()
+        data = read_file(marker)
         found = parse_marker(str(marker), data)
         if found.get("format") != FORMAT_VERSION:
             raise ConfigurationError(
@@ -144,7 +144,8 @@ class FileStore(OpenStore):
                 f"without saying {durability!r}, or make another store"
             )
         for part in ("collections", "journals", *LEDGER_FOLDERS):
-            (self._root / part).mkdir(exist_ok=True)
+            with explained("make the folder", self._root / part):
+                (self._root / part).mkdir(exist_ok=True)
         sync_folder(self._root)  # also if they were there: whoever made them may have died first
         return str(kept)
 
@@ -210,7 +211,7 @@ class FileStore(OpenStore):
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
             if name in self._collections and self._collections[name][0] == stamp:
                 return self._collections[name][1]
-            text = path.read_bytes()
+            text = read_file(path)
         except FileNotFoundError:
             raise UnknownCollectionError(name, tuple(self.collections())) from None
         loaded = parse_collection(str(path), text)
@@ -461,7 +462,8 @@ class FileStore(OpenStore):
 
 @contextlib.contextmanager
 def _file_locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with explained("open", path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         with locked(descriptor):
             yield

@@ -27,6 +27,8 @@ from penstock.transport.stages import StageEncoders, has_dictionaries
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.shuffle.queue.segment import Bytes
+
 BLOCK_MAGIC: Final = b"PSQB"
 BLOCK_HEADER: Final = struct.Struct("<4sHHQIIIIIIIIQQQQ")
 BLOCK_ROWS_MAX: Final = 1 << 24
@@ -266,7 +268,7 @@ class Block:
         return self.lsn & 0xFFFF
 
 
-def decode_block(data: pa.Buffer, begin: int, lsn: int) -> Block:
+def decode_block(data: Bytes, begin: int, lsn: int) -> Block:
     """The block that begins here. Everything but its body is checked."""
     if begin + BLOCK_HEADER.size > data.size:
         raise DamagedBlockError("it is missing: the file ends before it")
@@ -374,7 +376,7 @@ class _Tables:
         return data
 
 
-def decode_order(block: Block, data: pa.Buffer) -> Order | None:
+def decode_order(block: Block, data: Bytes) -> Order | None:
     """The order of the block's rows: at each place, the row's number over all parts."""
     if not block.ordered:
         return None
@@ -385,8 +387,8 @@ def decode_order(block: Block, data: pa.Buffer) -> Order | None:
     return np.frombuffer(memoryview(stored), np.uint32, block.rows)
 
 
-def decode_part(part: PartEntry, data: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The part's batch, whose buffers are the file's own unless they are compressed."""
+def decode_part(part: PartEntry, data: Bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """The part's batch."""
     stored = data.slice(part.begin, part.size_bytes)
     if checksum(stored) != part.sum:
         raise DamagedBlockError(f"the checksum of a part of {part.stage} does not match")

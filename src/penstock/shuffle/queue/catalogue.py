@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.queue.errors import CorruptQueueError
 from penstock.shuffle.queue.segment import (
-    MappedSegment,
+    OpenSegment,
     ReadIds,
     SegmentReplacedError,
     read_floor,
@@ -44,7 +44,7 @@ class Catalogue:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._generation: int | None = None
-        self._segments: dict[int, MappedSegment] = {}
+        self._segments: dict[int, OpenSegment] = {}
         self.ids = ReadIds()
 
     def view(self, lsn: int) -> View:
@@ -55,7 +55,7 @@ class Catalogue:
         counting.sort(key=lambda loaded: (_place(loaded), loaded.block.lsn))
         return View(tuple(counting), passed_over, self.ids)
 
-    def segment(self, number: int) -> MappedSegment:
+    def segment(self, number: int) -> OpenSegment:
         """One that a view has looked at."""
         return self._segments[number]
 
@@ -70,7 +70,7 @@ class Catalogue:
         if floor is None:
             return []
         last, blocks = segment_of(lsn), (lsn & 0xFFFF) + 1
-        found: list[MappedSegment] = []
+        found: list[OpenSegment] = []
         for number in range(last, floor.first_segment - 1, -1):
             segment = self._open(number, floor.generation, blocks)
             if segment is None:
@@ -102,7 +102,7 @@ class Catalogue:
         self._generation = floor.generation
         return floor
 
-    def _open(self, number: int, generation: int, blocks: int) -> MappedSegment | None:
+    def _open(self, number: int, generation: int, blocks: int) -> OpenSegment | None:
         """With so many blocks looked at; None if it was dropped just now."""
         try:
             known = self._segments.get(number)
@@ -112,7 +112,7 @@ class Catalogue:
                     return known
             if known is not None:
                 known.release()
-            known = MappedSegment(self._folder, number, generation, self.ids)
+            known = OpenSegment(self._folder, number, generation, self.ids)
             known.load(blocks)
             self._segments[number] = known
         except FileNotFoundError:

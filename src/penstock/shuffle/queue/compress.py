@@ -16,7 +16,7 @@ from penstock.disk import write_new_file
 from penstock.shuffle.queue.block import EncodedPart, encode_block
 from penstock.shuffle.queue.segment import (
     TEMPORARY_SUFFIX,
-    MappedSegment,
+    OpenSegment,
     ReadIds,
     segment_of,
     segment_path,
@@ -46,18 +46,18 @@ def compress(log: QueueLog, now_seconds: float, after_seconds: float) -> int:
 
 
 def _compress_one(log: QueueLog, number: int) -> int:
-    segment = MappedSegment(log.folder, number, log.generation, ReadIds())
+    segment = OpenSegment(log.folder, number, log.generation, ReadIds())
     if segment.header.compressed:
         return 0
-    following = MappedSegment(log.folder, number + 1, log.generation, ReadIds())
+    following = OpenSegment(log.folder, number + 1, log.generation, ReadIds())
     segment.load(following.header.blocks_before)
     try:
         return _rewrite(log, number, segment)
     finally:
-        segment.release()  # else each of them would be mapped until Python next looks for cycles
+        segment.release()  # else each of them would be open until Python next looks for cycles
 
 
-def _rewrite(log: QueueLog, number: int, segment: MappedSegment) -> int:
+def _rewrite(log: QueueLog, number: int, segment: OpenSegment) -> int:
     before_bytes = segment.path.stat().st_size
     temporary = segment.path.with_name(f".{segment.path.name}{TEMPORARY_SUFFIX}")
     with contextlib.suppress(FileNotFoundError):
@@ -72,7 +72,7 @@ def _rewrite(log: QueueLog, number: int, segment: MappedSegment) -> int:
     return before_bytes - after_bytes if log.replace(number, temporary) else 0
 
 
-def _pieces(segment: MappedSegment) -> Iterator[Piece]:
+def _pieces(segment: OpenSegment) -> Iterator[Piece]:
     yield dataclasses.replace(segment.header, compressed=True).encode()
     for loaded in segment.loaded:
         block = loaded.block

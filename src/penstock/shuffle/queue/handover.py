@@ -39,7 +39,7 @@ from penstock.shuffle.queue.machine import (
 from penstock.shuffle.queue.reader import batches_of
 from penstock.shuffle.queue.reclaim import put_together
 from penstock.shuffle.queue.segment import (
-    MappedSegment,
+    OpenSegment,
     ReadIds,
     SegmentHeader,
     lsn_of,
@@ -146,7 +146,7 @@ def take(log: QueueLog, rows: Iterable[tuple[int, QueueBatch]]) -> int:
     return total
 
 
-class _HeldSegment(MappedSegment):
+class _HeldSegment(OpenSegment):
     """A segment that is in no file."""
 
     def __init__(self, settled: Settled, segment: int, ids: ReadIds) -> None:
@@ -154,9 +154,8 @@ class _HeldSegment(MappedSegment):
         super().__init__(Path("(what waited)"), segment, 0, ids)
         self.load(len(settled.blocks))
 
-    def _map(self) -> tuple[int, int]:
-        self._data = pa.py_buffer(self._held)
-        return 0, 0
+    def _open(self) -> pa.Buffer:
+        return pa.py_buffer(self._held)
 
 
 def _pieces(settled: Settled, segment: int) -> Iterator[Piece]:

@@ -17,7 +17,7 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Final
 
-from penstock.disk import make_folder, sync_folder, write_new_file
+from penstock.disk import explained, make_folder, sync_folder, write_new_file
 from penstock.errors import CorruptStorageError, LocalProtocolError
 from penstock.shuffle.queue.block import EncodedPart, Introduced, PartEncoder, encode_block
 from penstock.shuffle.queue.catalogue import Catalogue
@@ -277,12 +277,13 @@ class QueueLog:
         self._names, self._schemas = dict(tail.names), dict(tail.schemas)
         for stage, schema in tail.schemas.items():
             self._encoder.expect(stage, schema)
-        self._descriptor = os.open(tail.path, os.O_RDWR)
-        self._unsynced = [self._descriptor]
-        if self._sizes[last] != tail.end:
-            os.ftruncate(self._descriptor, tail.end)
-            os.fsync(self._descriptor)
-            self._sizes[last] = tail.end
+        with explained("cut the end of", tail.path):
+            self._descriptor = os.open(tail.path, os.O_RDWR)
+            self._unsynced = [self._descriptor]
+            if self._sizes[last] != tail.end:
+                os.ftruncate(self._descriptor, tail.end)
+                os.fsync(self._descriptor)
+                self._sizes[last] = tail.end
         self.last_lsn = self.durable_lsn = lsn
 
     def _is_full(self) -> bool:
@@ -372,14 +373,16 @@ def _write_floor(folder: Path, floor: Floor) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not (folder / FLOOR_NAME).exists():
             raise
         # On a full disk nothing could be dropped if this needed room. It is far less than a sector.
-        descriptor = os.open(folder / FLOOR_NAME, os.O_WRONLY)
-        try:
-            os.pwrite(descriptor, floor.encode(), 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with explained("write", folder / FLOOR_NAME):
+            descriptor = os.open(folder / FLOOR_NAME, os.O_WRONLY)
+            try:
+                os.pwrite(descriptor, floor.encode(), 0)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         return
-    temporary.rename(folder / FLOOR_NAME)
+    with explained("write", folder / FLOOR_NAME):
+        temporary.rename(folder / FLOOR_NAME)
     sync_folder(folder)
 
 

@@ -33,8 +33,7 @@ class QueueBatch:
     these have the place of the rows they are."""
     stage: Stage
     batch: pa.RecordBatch
-    """With the columns of a parcel, or those of them that were asked for and are there. It may
-    point into the segment's file."""
+    """With the columns of a parcel, or those of them that were asked for and are there."""
     places: Order
     """The rows' places among all rows of the block, ascending: by them the batches of a block are
     put together."""
@@ -86,7 +85,7 @@ class QueueReader:
         return Measure(total, round(size_bytes))
 
     def close(self) -> None:
-        """Lets go of the files. Batches that point into them stay whole."""
+        """Lets go of the files. Batches stay whole."""
         self._catalogue.forget()
 
     def __enter__(self) -> QueueReader:

@@ -1,23 +1,24 @@
 """Segment files, as they lie in a Queue's folder, and the floor below which there are none.
 
 A segment is a header and blocks. Its header has the number of blocks of the segment before it: a
-segment that lost its last blocks is found out. Who reads maps the file into memory; a file that
-was rewritten (compressed) is another inode, and the old one stays whole for who has it mapped.
+segment that lost its last blocks is found out. A file that was rewritten (compressed) is another
+inode, and the old one stays whole for who has it open.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
+import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.checksum import checksum
+from penstock.disk import explained, read_file
 from penstock.shuffle.queue.block import (
     Block,
     DamagedBlockError,
@@ -126,15 +127,19 @@ def read_floor(folder: Path) -> Floor | None:
     """The floor, or None if no queue ever began here."""
     path = folder / FLOOR_NAME
     try:
-        return Floor.decode(path.read_bytes())
+        return Floor.decode(read_file(path))
     except FileNotFoundError:
         return None
     except DamagedBlockError as error:
         raise CorruptQueueError(str(path), 0, 0, str(error)) from None
 
 
+Bytes: TypeAlias = "FileBytes | pa.Buffer"
+"""Of a segment: in its file, or in memory."""
+
+
 class SegmentReplacedError(Exception):
-    """The file was compressed meanwhile. Map it again, from its beginning."""
+    """The file was compressed meanwhile. Open it again, from its beginning."""
 
 
 class ReadIds:
@@ -169,7 +174,7 @@ class Rollbacks:
 class Loaded:
     """A block that was found in a segment, with what its numbers stand for."""
 
-    segment: MappedSegment
+    segment: OpenSegment
     block: Block
     names: Names
     reads: npt.NDArray[np.int64]
@@ -192,8 +197,37 @@ class Loaded:
         return np.split(places, np.cumsum([part.rows for part in self.block.parts])[:-1])
 
 
-class MappedSegment:
-    """One segment file, mapped into memory. Blocks are looked at when they are asked for."""
+class FileBytes:
+    """The bytes of an open file, as they are asked for. They are read and not mapped into memory:
+    of a mapped file, a bad sector ends the process by a signal."""
+
+    def __init__(self, path: Path) -> None:
+        with explained("read", path):
+            self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        self.identity = (status.st_dev, status.st_ino)
+
+    def slice(self, begin: int, size: int) -> pa.Buffer:
+        buffer = pa.allocate_buffer(size)
+        view, done = memoryview(buffer), 0
+        while done < size:
+            try:
+                read = os.preadv(self._descriptor, [view[done:]], begin + done)
+            except OSError as error:
+                raise DamagedBlockError(
+                    f"the disk cannot read bytes {begin + done} to {begin + size - 1} "
+                    f"({error.strerror})"
+                ) from error
+            if not read:
+                raise DamagedBlockError(f"the file ends at byte {begin + done}")
+            done += read
+        return buffer
+
+
+class OpenSegment:
+    """One open segment file. Blocks are looked at when they are asked for."""
 
     def __init__(
         self,
@@ -212,7 +246,7 @@ class MappedSegment:
         self._names: dict[int, tuple[int, str]] = {}
         self._read_ids: dict[int, int] = {}
         self.schemas: dict[Stage, pa.Schema] = {}
-        self._identity = self._map()
+        self._data: Bytes = self._open()
         try:
             self.header = SegmentHeader.decode(
                 self._data.slice(0, min(HEADER_BYTES, self._data.size)).to_pybytes()
@@ -233,7 +267,7 @@ class MappedSegment:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file, when it was mapped."""
+        """Of the file, when it was opened."""
         return self._data.size
 
     @property
@@ -241,9 +275,9 @@ class MappedSegment:
         return self._names
 
     def is_current(self) -> bool:
-        """Whether the file that is mapped is the one that has the name."""
+        """Whether the file that is open is the one that has the name."""
         status = self.path.stat()
-        return (status.st_dev, status.st_ino) == self._identity
+        return (status.st_dev, status.st_ino) == _identity(self._data)
 
     def load(self, blocks: int) -> None:
         """Looks at the blocks up to this count."""
@@ -254,7 +288,7 @@ class MappedSegment:
                 try:
                     block = decode_block(self._data, self.end, lsn)
                 except DamagedBlockError:
-                    if not self._map_more():
+                    if not self._open_more():
                         raise
                     block = decode_block(self._data, self.end, lsn)
             except (DamagedBlockError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -263,7 +297,7 @@ class MappedSegment:
 
     def release(self) -> None:
         """The file is let go with the last view that still reads from it, not a moment later: a
-        file that was dropped takes disk space for as long as it is mapped."""
+        file that was dropped takes disk space for as long as it is open."""
         self.loaded = []
 
     def decode(self, block: Block, part: PartEntry) -> pa.RecordBatch:
@@ -278,20 +312,15 @@ class MappedSegment:
         except DamagedBlockError as error:
             raise self._damaged(block.number, error) from None
 
-    def _map(self) -> tuple[int, int]:
-        with self.path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            empty = not status.st_size
-            mapped: Any = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._data = pa.py_buffer(mapped)
-        return status.st_dev, status.st_ino
+    def _open(self) -> Bytes:
+        return FileBytes(self.path)
 
-    def _map_more(self) -> bool:
-        """Maps what was written since. A rewritten file has its blocks at other positions."""
-        size = self._data.size
-        if self._map() != self._identity:
+    def _open_more(self) -> bool:
+        """Reads on in what was written since. A rewritten file has its blocks at other places."""
+        before, self._data = self._data, self._open()
+        if _identity(self._data) != _identity(before):
             raise SegmentReplacedError
-        return self._data.size > size
+        return self._data.size > before.size
 
     def _resolve(self, block: Block) -> Loaded:
         """Gives the block's numbers their meaning, with what the blocks before it said."""
@@ -310,3 +339,7 @@ class MappedSegment:
 
     def _damaged(self, block: int, reason: object) -> CorruptQueueError:
         return CorruptQueueError(str(self.path), self.segment, block, str(reason))
+
+
+def _identity(data: Bytes) -> tuple[int, int] | None:
+    return data.identity if isinstance(data, FileBytes) else None

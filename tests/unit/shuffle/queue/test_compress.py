@@ -16,7 +16,7 @@ from penstock.shuffle.queue import compress as compress_module
 from penstock.shuffle.queue.compress import compress
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
-from penstock.shuffle.queue.segment import MappedSegment, list_segments, segment_path
+from penstock.shuffle.queue.segment import OpenSegment, list_segments, segment_path
 from tests.unit.shuffle.queue.queues import Row, append, frontier, producer, read
 
 if TYPE_CHECKING:
@@ -143,5 +143,5 @@ def test_a_file_that_is_replaced_while_a_reader_follows_it(
         lsn = append(log, [Row(*SOURCE, n, n, 2) for n in range(begin, begin + 500)])
     log.sync()
     assert compress(log, time.time() + 1, 0) > 0
-    monkeypatch.setattr(MappedSegment, "is_current", lambda _: True)
+    monkeypatch.setattr(OpenSegment, "is_current", lambda _: True)
     assert clocks(reader, lsn) == list(range(1, begin + 500))
