@@ -23,6 +23,7 @@ from penstock.shuffle.slice.events import (
     ReadStarted,
     SendFlush,
     SendParcel,
+    SendRollbacks,
 )
 from penstock.shuffle.slice.reads import row_bytes_of
 from penstock.shuffle.slice.snapshots import SliceSnapshot
@@ -233,12 +234,10 @@ def test_who_holds_up_the_others_is_fetched_much_of(monkeypatch: pytest.MonkeyPa
         slice_.handle(Probed(number, 0, 10_000))
     for number in range(1, 100):
         slice_.handle(Fetched(number, fetched(f"j{number:04}", 0, rows_of(1, 9_000)), 10_000))
-    offset = 0
-    for _ in range(20):
+    for offset in range(20):
         more = fetched("j0000", offset, rows_of(1, 10 + offset))
         effects = [*slice_.handle(Fetched(0, more, 10_000)), *slice_.round(NOW, CREDIT)]
         assert asked_for(effects) == {0: 1_000}
-        offset += 1
 
 
 def journal_of(*sizes: int, width: int = 100) -> list[JournalBatch]:
@@ -267,7 +266,8 @@ def test_a_fetch_takes_as_many_bytes_as_it_may_however_large_batches_are() -> No
         sizes = [rng.choice((1, 3, 50, 400)) for _ in range(rng.randrange(1, 8))]
         batches = journal_of(*sizes)
         reader, rest = iter(batches), None
-        offset, hints = 0, {}
+        offset = 0
+        hints: dict[int, tuple[str, ...]] = {}
         is_more = True
         while is_more:
             bytes_max = rng.choice((1, 500, 5_000, 100_000))
@@ -285,3 +285,21 @@ def test_a_fetch_takes_as_many_bytes_as_it_may_however_large_batches_are() -> No
         assert offset == sum(sizes)
         said = {b.first_offset + row: named for b in batches for row, named in b.hints.items()}
         assert hints == said
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_span_whose_producer_departed_behind_a_gap_is_forgotten(is_known: bool) -> None:
+    """As one that was closed in the gap by a producer that is still known there."""
+    slice_ = started(1)
+    slice_.handle(Probed(0, 0, 20))
+    open_ = [Row(producer(1), 10 + at, Kind.CONTINUE, 0, 0) for at in range(3)]
+    slice_.handle(Fetched(0, fetched("j0000", 0, open_), 20))
+    slice_.round(NOW, CREDIT)
+    there = {producer(1): ProducerState(15, 0, -6)} if is_known else {}
+    slice_.handle(Probed(0, 10, 20, there))
+    effects = slice_.round(NOW, CREDIT)
+    (rollbacks,) = (one.batch for one in effects if isinstance(one, SendRollbacks))
+    assert rollbacks["_producer"].to_pylist() == [producer(1)]
+    assert rollbacks["through"].to_pylist() == [12]
+    state_ = slice_._read(0).states[producer(1)]
+    assert (state_.max_continue, state_.offset) == (0, -10)
