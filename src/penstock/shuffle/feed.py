@@ -18,8 +18,8 @@ from penstock.errors import ConfigurationError
 if TYPE_CHECKING:
     from datetime import datetime
 
-BINDINGS_MAX: Final = 65_536
-"""A binding is known by its place, which is a u16 everywhere."""
+BINDINGS_MAX: Final = 4_096
+"""Each has stages of its own in every connection (`transport.frames.STAGES_MAX`)."""
 LANES_MAX: Final = 16
 """Each priority is a lane, with streams of its own between all members."""
 PRIORITY_MAX: Final = 2**31 - 1

@@ -28,8 +28,12 @@ FRAME_COST_BYTES: Final = 1024
 no larger in memory than a window full of large ones."""
 STAGE_BYTES_MAX: Final = 255
 """Of a stage's name."""
-STAGES_MAX: Final = 1024
-"""Stages of one connection. Each keeps a schema and an encoder at both ends."""
+STAGES_MAX: Final = 65_536
+"""Stages of one connection. Each keeps a schema and an encoder at both ends, some kilobytes. A feed
+of as many bindings as there may be has one for each binding's rollbacks, and for each schema that
+its documents were written with: 15 of them."""
+SCHEMAS_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all stages of one connection, at the receiver: 4 KiB each, if there are as many as may be."""
 TOKEN_BYTES_MAX: Final = 64
 REASON_BYTES_MAX: Final = 2048
 """A reason is a few sentences; more of it would only help a peer that floods."""

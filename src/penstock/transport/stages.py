@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.transport.frames import (
     BATCH_BYTES_MAX,
+    SCHEMAS_BYTES_MAX,
     STAGE_BYTES_MAX,
     STAGES_MAX,
     VnodeData,
@@ -134,6 +135,7 @@ class StageDecoders:
     def __init__(self, *, checksummed: bool = False) -> None:
         self._checksummed = checksummed
         self._stages: dict[str, _StageDecoder] = {}
+        self._schema_bytes = 0
 
     def decode(self, stage: str, body: pa.Buffer) -> pa.RecordBatch:
         decoder = self._stages.get(stage)
@@ -143,7 +145,15 @@ class StageDecoders:
                 if len(self._stages) == STAGES_MAX:
                     raise RemoteProtocolError(f"a connection has at most {STAGES_MAX} stages")
                 decoder = self._stages[stage] = _StageDecoder()
+            is_first = decoder.received_bytes == 0
             batch = decoder.decode(body)
+            if is_first:
+                self._schema_bytes += batch.schema.serialize().size
+                if self._schema_bytes > SCHEMAS_BYTES_MAX:
+                    raise RemoteProtocolError(
+                        f"the schemas of a connection's stages take more than "
+                        f"{SCHEMAS_BYTES_MAX:,} bytes"
+                    )
             batch.validate(full=not self._checksummed)
         except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration) as error:
             raise RemoteProtocolError(
@@ -157,7 +167,7 @@ class _StageDecoder:
         self._source = _Source()
         self._reader: pa.RecordBatchStreamReader | None = None
         self._plain_schema: pa.Schema | None = None
-        self._received_bytes = 0
+        self.received_bytes = 0
 
     def decode(self, body: pa.Buffer) -> pa.RecordBatch:
         if self._plain_schema is not None:
@@ -170,7 +180,7 @@ class _StageDecoder:
         else:
             batch = self._decode_next(body)
         # Dictionaries may have come before. Nothing else is in a batch but what came.
-        known_bytes = body.size if self._plain_schema is not None else self._received_bytes
+        known_bytes = body.size if self._plain_schema is not None else self.received_bytes
         if batch.get_total_buffer_size() > known_bytes:
             raise ValueError("it takes more memory than its frames: compressed")
         return batch
@@ -183,7 +193,7 @@ class _StageDecoder:
         if self._source.unread_bytes:
             raise ValueError(f"{self._source.unread_bytes} bytes follow the batch")
         self._source.feed(_NOTHING)  # the frame's memory now belongs to its batch alone
-        self._received_bytes += body.size
+        self.received_bytes += body.size
         if not has_dictionaries(batch.schema):
             self._plain_schema = batch.schema
             self._reader = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
@@ -147,3 +148,70 @@ def test_what_is_none_of_them_is_refused(kind: str, fields: str, why: str) -> No
     batch = pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=control.SCHEMA)
     with pytest.raises(RemoteProtocolError, match=why):
         list(decode_messages(batch))
+
+
+MANY = tuple(
+    ProducerFrontier(Producer((2**40 + number).to_bytes(6, "big")), 10**18 + number, 0, -5)
+    for number in range(5_000)
+)
+LARGE: list[Message] = [
+    StartRead(1, 0, 7, 2, "orders/a=1", MANY),
+    ConsumedThrough(12, Frontier.of([JournalFrontier("orders/a=1", 0, MANY)])),
+    Progressed(2, 1, Frontier.of([JournalFrontier("orders/a=2", 0, MANY[:2_000])])),
+]
+
+
+def frontier_of(message: Message) -> Any:
+    match message:
+        case StartRead():
+            return message.entries
+        case ConsumedThrough():
+            return message.frontier
+        case Progressed():
+            return message.delta
+        case _:
+            raise AssertionError
+
+
+def test_a_large_frontier_goes_in_parts_that_fit_any_frame(
+    monkeypatch: pytest.MonkeyPatch, messages: Any
+) -> None:
+    monkeypatch.setattr(control, "PART_BYTES", 10_000)
+    rows = encode_messages(LARGE).to_pylist()
+    assert len(rows) > 20
+    for row in rows:
+        assert sum(map(len, row["frontier"])) <= 10_000
+        assert len(row["fields"]) < 200
+        json_format.Parse(row["fields"], getattr(messages, row["kind"])())
+
+
+def test_parts_are_put_together_however_they_are_cut_and_mixed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads that send at the same time mix parts, and the transport cuts batches by rows."""
+    monkeypatch.setattr(control, "PART_BYTES", 10_000)
+    rng = random.Random(3)
+    streams = [encode_messages([message]) for message in [*LARGE, *MESSAGES]]
+    decoder = control.MessageDecoder()
+    found: list[Message] = []
+    at = [0] * len(streams)
+    while left := [place for place, batch in enumerate(streams) if at[place] < batch.num_rows]:
+        place = rng.choice(left)
+        count = rng.randint(1, 3)
+        found += decoder.decode(streams[place].slice(at[place], count))
+        at[place] += count
+    assert len(found) == len(streams)
+    for said in LARGE:
+        heard = [one for one in found if type(one) is type(said)]
+        assert any(frontier_of(one) == frontier_of(said) for one in heard)
+
+
+def test_a_peer_that_sends_parts_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "PART_BYTES", 10_000)
+    monkeypatch.setattr(control, "PARTS_BYTES_MAX", 50_000)
+    batch = encode_messages(LARGE[:1])
+    with pytest.raises(RemoteProtocolError, match="does not finish"):
+        list(control.MessageDecoder().decode(batch))
+    monkeypatch.setattr(control, "PARTS_BYTES_MAX", 10**9)
+    with pytest.raises(RemoteProtocolError, match="not valid"):
+        list(control.MessageDecoder().decode(batch.slice(batch.num_rows - 1)))

@@ -443,10 +443,15 @@ class JournalFile:
                     )
 
     def _remembered(self, segment: int, offset: int) -> FramePlace | None:
-        """Where a read ended: who goes on from there walks over nothing that it has seen."""
+        """The last place before it where a read ended: who goes on from there walks over nothing
+        that it has seen, or over the frame in which it stopped."""
         with self._places_lock:
-            place = self._places.get(offset)
-        return place if place is not None and place.segment == segment else None
+            places = [
+                place
+                for place in self._places.values()
+                if place.segment == segment and place.offset <= offset
+            ]
+        return max(places, key=lambda place: place.offset, default=None)
 
     def _remember(self, place: FramePlace | None) -> None:
         if place is None:

@@ -103,6 +103,7 @@ class QueueActor:
         self._streams = streams
         self._origins = {stream: origin for origin, stream in streams.items()}
         self._hear = hear
+        self._control = control.MessageDecoder()
         self._captured = captured
         self._room_needed = room_needed
         self._released = released
@@ -223,7 +224,7 @@ class QueueActor:
     def _take_control(self, received: Received) -> None:
         match received.frame:
             case VnodeData(stage=control.STAGE, batch=batch):
-                for message in control.decode_messages(batch):
+                for message in self._control.decode(batch):
                     self._hear(message)
             case Close(reason=reason, fault=fault):
                 if fault:

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from penstock.snapshot import Captured
     from penstock.storage import Storage
     from penstock.transport import Received
+    from penstock.transport.frames import Origin
     from penstock.transport.security import Security
 
 EPOCH_SECONDS: Final = 1.0
@@ -111,6 +112,9 @@ class Session:
         self.failed = threading.Event()
         self.failure: BaseException | None = None
         self._heard: dict[SliceKey, Heard] = {}
+        self._decoders: defaultdict[Origin, control.MessageDecoder] = defaultdict(
+            control.MessageDecoder
+        )
         """What each Slice and its Queue did so far, and when they told."""
         self._details: dict[SliceKey, Details] = {}
         self._epoch_rows: dict[int, int] = {}
@@ -427,7 +431,7 @@ class Session:
     def _take(self, received: Received) -> None:
         match received.frame:
             case VnodeData(stage=control.STAGE, batch=batch):
-                for message in control.decode_messages(batch):
+                for message in self._decoders[received.origin].decode(batch):
                     self._take_message(message)
             case Close(reason=reason):
                 raise PeerUnavailableError(f"{received.origin} is gone: {reason}")

@@ -133,7 +133,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Read about so many bytes from the offset on, at least one batch; wait if there is none."""
+    """Read so many bytes from the offset on, but at least one row; wait if there is none."""
 
     read: int
     journal: str

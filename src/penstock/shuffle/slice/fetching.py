@@ -7,10 +7,15 @@ of a processor at most.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
 
 from penstock.errors import CorruptStorageError, LocalProtocolError
 from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
@@ -24,12 +29,15 @@ from penstock.shuffle.slice.events import (
     SliceEvent,
     Vanished,
 )
+from penstock.shuffle.slice.reads import row_bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from penstock.journal.store import JournalBatch, JournalStore, States
     from penstock.journal.store import Probe as Found
+
+    _Batches: TypeAlias = Generator[JournalBatch, None, None]
 
 READERS: Final = 2
 """Threads. Arrow and the disk work while the interpreter does something else."""
@@ -38,6 +46,9 @@ GATHER_SECONDS: Final = 0.05
 """So long a journal that was read to its end is left alone: what is written bit by bit is read
 together. A fetch, and all that follows from it, takes milliseconds however little it brings."""
 REPLAY_BYTES: Final = 4 * 1024 * 1024
+GOING_ON_MAX: Final = 8
+"""Readers that are kept between fetches, each with a file, and up to a frame (4 MiB) of rows that
+were more than was asked for. Where more journals are read in turn, such rows are read again."""
 
 
 class Fetcher:
@@ -54,8 +65,8 @@ class Fetcher:
         self._deliver = deliver
         self._fail = fail
         self._pool = ThreadPoolExecutor(READERS, f"penstock {name} reads")
-        self._going_on: dict[int, tuple[int, Iterator[JournalBatch]]] = {}
-        """By read, a reader that has come to this offset."""
+        self._going_on: OrderedDict[int, tuple[int, JournalBatch | None, _Batches]] = OrderedDict()
+        """By read, a reader that has come to this offset, and what it has read beyond."""
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[float, Fetch]] = {}
         """By read, from when on it is looked for more, and what is wished for."""
@@ -90,8 +101,8 @@ class Fetcher:
         self._closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._looks.join()
-        for _, batches in self._going_on.values():
-            batches.close()  # type: ignore[attr-defined] # a generator, which holds a file
+        for _, _, batches in self._going_on.values():
+            batches.close()
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         try:
@@ -130,17 +141,15 @@ class Fetcher:
         self._deliver(Vanished(read))
 
     def _fetch(self, wish: Fetch) -> None:
-        offset, batches = self._going_on.pop(wish.read, (-1, None))
-        if batches is None or offset != wish.offset:
-            batches = self._store.read(wish.journal, wish.offset)
+        rest, batches = self._reader(wish)
         try:
-            found, is_more = _some(batches, wish.bytes_max)
+            found, rest, is_more = _some(rest, batches, wish.bytes_max)
             head = self._found(wish).write_head
         except OffsetDroppedError:
             self._probe(Probe(wish.read, wish.journal, wish.offset, wish.identity))
             return
         except UnknownJournalError:
-            batches.close()  # type: ignore[attr-defined] # a generator, which holds a file
+            batches.close()
             self._vanished(wish.read)
             return
         if not found:
@@ -149,14 +158,36 @@ class Fetcher:
             return
         if is_more:
             last = found[-1]
-            self._going_on[wish.read] = last.first_offset + last.rows, batches
+            self._keep(wish.read, (last.first_offset + last.rows, rest, batches))
         self._deliver(Fetched(wish.read, tuple(found), head))
+
+    def _reader(self, wish: Fetch) -> tuple[JournalBatch | None, _Batches]:
+        """What is left of a batch, and the batches behind it, from the offset on."""
+        with self._lock:
+            kept = self._going_on.pop(wish.read, None)
+        if kept is not None:
+            offset, rest, batches = kept
+            if offset == wish.offset:
+                return rest, batches
+            batches.close()
+        # Of a generator, which holds a file.
+        return None, cast("_Batches", self._store.read(wish.journal, wish.offset))
+
+    def _keep(self, read: int, kept: tuple[int, JournalBatch | None, _Batches]) -> None:
+        with self._lock:
+            self._going_on[read] = kept
+            dropped = None
+            if len(self._going_on) > GOING_ON_MAX:
+                _, (_, _, dropped) = self._going_on.popitem(last=False)
+        if dropped is not None:
+            dropped.close()
 
     def _replay(self, wish: Replay) -> None:
         begin = wish.begin
         try:
             begin = max(begin, self._found(wish).first_kept)
-            found, is_more = _some(self._store.read(wish.journal, begin, wish.end), REPLAY_BYTES)
+            batches = self._store.read(wish.journal, begin, wish.end)
+            found, _, is_more = _some(None, batches, REPLAY_BYTES)
             self._found(wish)  # still, so that they are its own
         except OffsetDroppedError:  # just now
             self._replay(wish)
@@ -193,13 +224,37 @@ class Fetcher:
         return probe.write_head > wish.offset or probe.first_kept > wish.offset
 
 
-def _some(batches: Iterator[JournalBatch], bytes_max: int) -> tuple[list[JournalBatch], bool]:
-    """The next batches, at least one if there is one; and whether there may be more."""
+def _some(
+    rest: JournalBatch | None, batches: Iterator[JournalBatch], bytes_max: int
+) -> tuple[list[JournalBatch], JournalBatch | None, bool]:
+    """The next rows, as many as fit but at least one if there is one; what is left of the last
+    batch; and whether there may be more."""
     found: list[JournalBatch] = []
-    size = 0
-    for batch in batches:
-        found.append(batch)
-        size += batch.documents.nbytes
-        if size >= bytes_max:
-            return found, True
-    return found, False
+    left = float(bytes_max)
+    for batch in itertools.chain([] if rest is None else [rest], batches):
+        row_bytes = row_bytes_of(batch.documents)
+        fitting = max(int(left // row_bytes), 0 if found else 1)
+        if fitting < batch.rows:
+            if fitting:
+                found.append(_rows(batch, 0, fitting, copied=True))
+            return found, _rows(batch, fitting, batch.rows), True
+        found.append(batch if batch is not rest else _rows(batch, 0, batch.rows, copied=True))
+        left -= batch.rows * row_bytes
+        if left <= 0:
+            return found, None, True
+    return found, None, False
+
+
+def _rows(batch: JournalBatch, begin: int, end: int, *, copied: bool = False) -> JournalBatch:
+    """Rows of a batch; `copied`, so that they do not hold the memory of all of it."""
+    rows: Any = np.arange(begin, end) if copied else slice(begin, end)
+    documents = batch.documents
+    return replace(
+        batch,
+        first_offset=batch.first_offset + begin,
+        producers=batch.producers[rows],
+        clocks=batch.clocks[rows],
+        flags=batch.flags[rows],
+        documents=documents.take(rows) if copied else documents.slice(begin, end - begin),
+        hints={row - begin: hints for row, hints in batch.hints.items() if begin <= row < end},
+    )

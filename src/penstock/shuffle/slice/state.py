@@ -69,6 +69,12 @@ if TYPE_CHECKING:
 
 FETCH_BYTES: Final = 1024 * 1024
 """Of one fetch: a batch of a few thousand documents, and many fetches fit the budget."""
+HEADS_SHARE: Final = 1 / 4
+"""Of the budget, what all reads together may take to have their next rows at hand, each as much as
+any other: without these nothing is drained."""
+DRAINED_SHARE: Final = 1 / 4
+"""Of the budget, what is left to reads that were drained to their end: they hold up all others. The
+rest is for whoever can be read ahead."""
 ROUND_CREDIT: Final = 1 / 2
 """Of all credit there is, a round takes at most this: so a Queue writes one while the next is made.
 And what a Slice has sent of a round leaves room for the rest of it, once all before is written,
@@ -90,8 +96,8 @@ class SliceState:
         read_ahead_bytes: int,
         restored: SliceSnapshot | None = None,
     ) -> None:
-        """`read_ahead_bytes` is what all reads together may hold; each may hold one batch beyond
-        that."""
+        """`read_ahead_bytes` is what all reads together may hold, however many they are; but each
+        may hold one row, whatever it takes."""
         self._bindings = {binding.place: binding for binding in bindings}
         self._assignment = assignment
         self._hint_index = hint_index
@@ -305,21 +311,31 @@ class SliceState:
         return effects
 
     def _fetch(self) -> list[SliceEffect]:
-        """Reads with nothing buffered are fetched in any case; others as far as the budget goes,
-        first those that hold up the horizon."""
+        """Reads with nothing buffered are fetched in any case, a little or much; others as far as
+        the budget goes, first those that hold up the horizon. What comes of journals that are read
+        to their end is little: many may be written to at once."""
+        heads_bytes = HEADS_SHARE * self._read_ahead_bytes
+        little = max(1, min(FETCH_BYTES, int(heads_bytes / max(len(self._reads), 1))))
+        left = self._read_ahead_bytes - heads_bytes - self._buffered_bytes - self._fetching_bytes
         chosen, self._hungry = list(self._hungry.values()), {}
-        left = self._read_ahead_bytes - self._buffered_bytes - self._fetching_bytes
-        ahead = int(left // FETCH_BYTES) - len(chosen)
+        kept_bytes = DRAINED_SHARE * self._read_ahead_bytes
+        sizes = []
+        for read in chosen:
+            room = left if read.key else left - kept_bytes
+            sizes.append(FETCH_BYTES if read.is_behind and room >= FETCH_BYTES else little)
+            left -= sizes[-1]
+        ahead = int((left - kept_bytes) // FETCH_BYTES)
         if ahead > 0 and self._fed:
             places = self._levels.by_last(list(self._fed))[:ahead]
             chosen += [self._fed.pop(place) for place in places]
+            sizes += [FETCH_BYTES] * len(places)
         effects: list[SliceEffect] = []
-        for read in chosen:
+        for read, size in zip(chosen, sizes, strict=True):
             read.fetching = True
-            read.fetching_bytes = FETCH_BYTES if read.is_behind else 0
-            self._fetching_bytes += read.fetching_bytes
+            read.fetching_bytes = size
+            self._fetching_bytes += size
             effects.append(
-                Fetch(read.number, read.journal, read.buffered_offset, FETCH_BYTES, read.identity)
+                Fetch(read.number, read.journal, read.buffered_offset, size, read.identity)
             )
         return effects
 

@@ -364,17 +364,18 @@ def test_a_journal_that_vanishes_within_a_span_is_told_with_a_flush_of_its_own()
     assert second == TellEnded(7)
 
 
-def test_the_read_ahead_is_shared_but_every_read_gets_one_batch() -> None:
-    state = slice_of(read_ahead_bytes=2 * FETCH_BYTES + 1000)
+def test_the_read_ahead_is_shared_but_every_read_gets_its_next_rows() -> None:
+    state = slice_of(read_ahead_bytes=4 * FETCH_BYTES)
     effects: list[Any] = []
     for number in range(4):
         state.handle(ReadStarted(number, 0, f"j{number}"))
     for number in range(4):
         effects += state.handle(Probed(number, 0, 100))
     assert [effect.read for effect in effects] == [0, 1, 2, 3]
+    little = FETCH_BYTES // 4
+    assert [one.bytes_max for one in effects] == [FETCH_BYTES, FETCH_BYTES, little, little]
     assert state.handle(Fetched(0, (batch_of("j0", documents(90), 0, 1),), 100)) == []
-    assert state.handle(Fetched(1, (batch_of("j1", documents(10), 0, 1),), 100)) == []
-    (fetch,) = state.handle(Fetched(2, (batch_of("j2", documents(50), 0, 1),), 100))
+    (fetch,) = state.handle(Fetched(1, (batch_of("j1", documents(10), 0, 1),), 100))
     assert fetch == Fetch(1, "j1", 1, FETCH_BYTES)  # it holds up the horizon
 
 
