@@ -27,16 +27,17 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "logs": (set(), set()),
     "person": (set(), set()),
+    "columns": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": (set(), {"pyarrow"}),
     "ids": ({"errors"}, set()),
     "sequence": ({"errors", "ids"}, {"numpy", "pyarrow"}),
     "frontier": ({"errors", "ids", "sequence", "checksum"}, {"numpy", "pyarrow"}),
     "journal": (
-        {"errors", "ids", "sequence", "frontier", "checksum", "disk"},
+        {"columns", "errors", "ids", "sequence", "frontier", "checksum", "disk"},
         {"numpy", "pyarrow", "pandas"},
     ),
-    "routing": ({"errors"}, {"numpy", "pyarrow", "xxhash"}),
+    "routing": ({"columns", "errors"}, {"numpy", "pyarrow", "xxhash"}),
     "checkpoint": ({"errors"}, set()),
     "postgres": ({"errors"}, {"psycopg"}),
     "directory": ({"errors", "postgres"}, {"psycopg"}),
@@ -44,6 +45,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "snapshot": ({"errors", "checksum", "checkpoint", "storage"}, {"pyarrow"}),
     "sinks": (
         {
+            "columns",
             "errors",
             "ids",
             "checksum",
@@ -60,6 +62,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "epoch": ({"errors", "checkpoint", "directory", "postgres", "storage"}, set()),
     "shuffle": (
         {
+            "columns",
             "errors",
             "ids",
             "checksum",

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import RESERVED_COLUMNS
 from penstock.errors import ConfigurationError
-from penstock.journal.collection import RESERVED_COLUMNS, Collection
+from penstock.journal.collection import Collection
 from penstock.journal.errors import IncompatibleSchemaError
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, amount DOUBLE, tags ARRAY<STRING>"

@@ -141,6 +141,7 @@ class FileStore(OpenStore):
                         "to add columns, evolve it"
                     )
                 return known
+            collection.check_new()
             make_folder(self._root / "journals" / collection.name)
             replace_file(path, json.dumps(collection.to_json(), indent=2).encode())
         return self._load(collection.name)

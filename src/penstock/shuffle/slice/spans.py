@@ -45,6 +45,12 @@ class OpenSpans:
                 span = _Span(read, state.offset, state.max_continue)
                 self._spans[read.number, producer] = span
 
+    def ended(self, read: Read) -> None:
+        """Nobody waits for the spans of a read whose journal is gone."""
+        for number, producer in list(self._spans):
+            if number == read.number:
+                del self._spans[number, producer]
+
     def drained(
         self, round_: Round, changes: Sequence[tuple[Read, dict[int, ProducerState]]]
     ) -> None:

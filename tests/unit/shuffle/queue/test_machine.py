@@ -74,6 +74,8 @@ class Driven:
     """The offsets of each block's rows, in their order. The LSN is their number."""
     durable: int = 0
     answers: list[Answer] = field(default_factory=list)
+    asked: set[int] = field(default_factory=set)
+    """Streams that wait for an answer."""
     captured: dict[int, QueueState] = field(default_factory=dict)
     not_captured: dict[int, str] = field(default_factory=dict)
     given_back: list[object] = field(default_factory=list)
@@ -104,6 +106,7 @@ class Driven:
                 case Answer():
                     assert effect.lsn <= self.durable, "answered before it was durable"
                     self.answers.append(effect)
+                    self.asked.discard(effect.stream)
                 case GiveBack():
                     self.given_back += [part.ticket for part in effect.parts]
                 case Captured():
@@ -178,6 +181,10 @@ def stories(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, object]]]:
 
 
 def deliver(to: Driven, stream: int, item: object) -> None:
+    if isinstance(item, FlushAsked):
+        if stream in to.asked:
+            return  # a Slice asks for one at a time
+        to.asked.add(stream)
     if isinstance(item, Barrier):
         to.handle(BarrierCame(stream, item))
     else:
@@ -203,7 +210,7 @@ def test_every_row_is_written_once_and_every_flush_answered(
     asked: dict[tuple[int, int], Counter[int]] = {}
     came: list[Counter[int]] = [Counter() for _ in lanes]
     for at, (stream, item) in enumerate(said):
-        if isinstance(item, FlushAsked):
+        if isinstance(item, FlushAsked) and stream not in queue.asked:
             asked[stream, item.cycle] = came[stream].copy()
         if isinstance(item, Part):
             came[stream].update(offsets_of(item.batch))
@@ -462,3 +469,18 @@ def test_syncs_come_one_at_a_time_and_answer_what_was_written_before_them() -> N
     assert [answer.stream for answer in queue.answers] == [0], "the other came during the sync"
     queue.sync()
     assert [answer.stream for answer in queue.answers] == [0, 1]
+
+
+def test_a_second_flush_before_the_first_is_answered_is_refused() -> None:
+    queue = driven([0, 0], syncs_late=True)
+    queue.handle(Arrived(0, parcel([3], 0)))
+    queue.handle(Arrived(0, FlushAsked(1)))
+    queue.handle(Arrived(1, FlushAsked(1)))
+    with pytest.raises(RemoteProtocolError, match="flush 2, and for 1 before"):
+        queue.handle(Arrived(0, FlushAsked(2)))
+    queue = driven([0])
+    queue.handle(Arrived(0, parcel([3], 0)))
+    queue.handle(Arrived(0, IDLE))
+    for cycle in (1, 2):
+        queue.handle(Arrived(0, FlushAsked(cycle)))
+        assert queue.answers[-1].cycle == cycle
