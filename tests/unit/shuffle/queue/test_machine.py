@@ -40,6 +40,7 @@ from penstock.shuffle.queue.events import (
     Wrote,
 )
 from penstock.shuffle.queue.machine import QueueMachine, keys_of
+from penstock.shuffle.queue.snapshot import decode_state, encode_state
 from penstock.watch.causes import Aligning, DiskBudget, DiskOverdrawn, HigherLane, SlowSlice
 from penstock.watch.standing import Seen
 
@@ -484,3 +485,25 @@ def test_a_second_flush_before_the_first_is_answered_is_refused() -> None:
     for cycle in (1, 2):
         queue.handle(Arrived(0, FlushAsked(cycle)))
         assert queue.answers[-1].cycle == cycle
+
+
+def test_a_clock_ahead_of_its_key_holds_up_nobody() -> None:
+    """Also if an epoch is captured within the round, and the Queue goes on from there."""
+    far = 10**15
+    queue = driven([0, 0], aligned_seconds_max=0.0)
+    queue.handle(Arrived(1, Mark(MarkKind.DUE, 20)))
+    queue.handle(Arrived(0, Mark(MarkKind.CAPPED, 12)))
+    queue.handle(BarrierCame(1, Barrier(1, 1)))
+    queue.handle(Arrived(0, parcel([10, far, 11], 0)))
+    queue.handle(Arrived(0, Mark(MarkKind.DUE, 13)))
+    queue.handle(BarrierCame(0, Barrier(1, 1)))
+    assert queue.written == [0, 1, 2]
+    queue.handle(Arrived(0, parcel([15], 3)))
+    queue.handle(Arrived(0, Mark(MarkKind.DUE, 16)))
+    assert queue.written == [0, 1, 2, 3], "and the mark lifts the cap"
+    state = queue.captured[1]
+    decoded = decode_state(pa.py_buffer(b"".join(map(bytes, encode_state(state)))))
+    assert decoded.streams[0].cap == state.streams[0].cap == 12
+    again = driven([0, 0], restored=decoded, epoch=1)
+    again.handle(TimeIs())
+    assert again.written == [0, 1, 2]
