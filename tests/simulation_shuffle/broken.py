@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.checkpoint import Alignment, BarrierArrived
+from penstock.ids import CLOCK_MAX
 from penstock.journal.names import known_as
 from penstock.sequence import Outcome, sequence_batch
 from penstock.shuffle.queue.events import Answer
@@ -82,10 +83,10 @@ def _forgets_nothing(_: Read) -> list[Forgotten]:
 class TakesNothingOver(SliceState):
     """Where producers stand behind missing rows is not asked for."""
 
-    def handle(self, event: SliceEvent) -> list[SliceEffect]:
+    def handle(self, event: SliceEvent, now: int = CLOCK_MAX) -> list[SliceEffect]:
         if isinstance(event, Probed):
             event = replace(event, states={})
-        return super().handle(event)
+        return super().handle(event, now)
 
 
 class WaitsForWhatIsGone(SessionState):
@@ -117,13 +118,13 @@ def _keeps_hints(*_: object) -> None:
 class RecoversWhatIsGone(SliceState):
     """A gap is like any other, also in what was promised."""
 
-    def handle(self, event: SliceEvent) -> list[SliceEffect]:
+    def handle(self, event: SliceEvent, now: int = CLOCK_MAX) -> list[SliceEffect]:
         if isinstance(event, Probed):
             awaited, self._read(event.read).awaited = self._read(event.read).awaited, {}
-            effects = super().handle(event)
+            effects = super().handle(event, now)
             self._read(event.read).awaited = awaited
             return effects
-        return super().handle(event)
+        return super().handle(event, now)
 
 
 BROKEN: Final = {

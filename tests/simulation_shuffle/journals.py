@@ -145,7 +145,11 @@ class Journals:
     """All there are. One comes to be with its first row, and perhaps another in its place."""
 
     def __init__(self, collections: Iterable[str]) -> None:
-        self.collections = {name: Collection.define(name, SCHEMA, "k") for name in collections}
+        # Of a document its journal's name has the partition, and nobody asks for it again.
+        schema = pa.schema([*SCHEMA, pa.field("part", pa.string())])
+        self.collections = {
+            name: Collection.define(name, schema, "k", partition_by="part") for name in collections
+        }
         self.by_name: dict[str, Journal] = {}
         """The newest of each name."""
         self.all: dict[str, Journal] = {}

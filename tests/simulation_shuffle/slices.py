@@ -116,7 +116,7 @@ class PlayedSlice:
     def post(self, event: SliceEvent) -> None:
         if isinstance(event, ReadStarted):
             self._bindings[event.read] = event.binding
-        self._obey(self.state.handle(event))
+        self._obey(self.state.handle(event, clock_at(self._process.world.now)))
         self.wake()
 
     def inject(self, barrier: Barrier) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.ids import CLOCK_FLOOR, CLOCK_TICK, Kind, Producer
 from penstock.sequence import SequenceFaultError, sequence
 from tests.simulation.choices import Menu, OptionT, evenly, seldom
+from tests.simulation_shuffle.clocks import LIARS, LIES
 from tests.simulation_shuffle.journals import DUPLICATES, Row, Transaction, clock_at
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Writer:
         self._journals = journals
         self._places = evenly(*places)
         self._skew = self._choose("skew", _SKEWS)
+        self._lies = self._choose("lies", LIARS)
         self._lags = {place: self._choose("lag", _LAGS) for place in places}
         self._life = self._new_life()
         self._left: list[Life] = []
@@ -136,7 +138,9 @@ class Writer:
         return self._places.options[self._places.options.index(name) % known]
 
     def _tick(self, life: Life) -> int:
-        life.clock = max(life.clock + CLOCK_TICK, clock_at(self._world.now + self._skew))
+        skew = self._choose("lie", LIES) if self._lies else self._skew
+        self._world.counts["clocks that lie"] += self._lies
+        life.clock = max(life.clock + CLOCK_TICK, clock_at(self._world.now + skew))
         return life.clock
 
     def _decide(self, life: Life) -> None:

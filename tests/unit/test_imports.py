@@ -27,6 +27,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "logs": (set(), set()),
     "person": (set(), set()),
+    "columns": (set(), set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": ({"errors"}, {"pyarrow"}),
     "__main__": ({"cli"}, set()),
@@ -38,6 +39,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "frontier": ({"errors", "ids", "sequence", "checksum"}, {"numpy", "pyarrow"}),
     "journal": (
         {
+            "columns",
             "errors",
             "ids",
             "sequence",
@@ -50,7 +52,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy", "pyarrow", "pandas"},
     ),
-    "routing": ({"errors"}, {"numpy", "pyarrow", "xxhash"}),
+    "routing": ({"columns", "errors"}, {"numpy", "pyarrow", "xxhash"}),
     "checkpoint": ({"errors"}, set()),
     "postgres": ({"errors"}, {"psycopg"}),
     "directory": ({"errors", "postgres"}, {"psycopg"}),
@@ -58,6 +60,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "snapshot": ({"errors", "checksum", "checkpoint", "storage"}, {"pyarrow"}),
     "sinks": (
         {
+            "columns",
             "errors",
             "ids",
             "checksum",
@@ -75,6 +78,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "epoch": ({"errors", "sealed", "checkpoint", "directory", "postgres", "storage"}, set()),
     "shuffle": (
         {
+            "columns",
             "errors",
             "ids",
             "checksum",

@@ -8,24 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from penstock.columns import is_reserved
 from penstock.errors import ConfigurationError
 from penstock.journal.ddl import normal_schema, schema_from_ddl, schema_to_ddl
 from penstock.journal.errors import IncompatibleSchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-RESERVED_COLUMNS: Final = (
-    "_meta",
-    "_journal",
-    "_offset",
-    "_producer",
-    "_clock",
-    "_flags",
-    "_hints",
-    "_kind",
-)
-"""Names that stand beside a document's own columns in frames and in Spark."""
+    from collections.abc import Iterable, Sequence
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _KEY_TYPES_REFUSED: Final = (pa.types.is_nested, pa.types.is_floating)
@@ -46,11 +35,6 @@ class Collection:
         check_collection_name(self.name)
         if not self.key:
             raise ConfigurationError(f"collection {self.name!r} needs at least one key column")
-        for column in self.schema.names:
-            if column in RESERVED_COLUMNS:
-                raise ConfigurationError(
-                    f"collection {self.name!r}: column name {column!r} is Penstock's own; rename it"
-                )
         for role, columns in (("key", self.key), ("partition", self.partition_by)):
             if len(set(columns)) != len(columns):
                 raise ConfigurationError(f"collection {self.name!r} names a {role} column twice")
@@ -89,7 +73,7 @@ class Collection:
         retention_bytes: int | None = None,
     ) -> Collection:
         """A new collection at version 1, from DDL text or an Arrow schema."""
-        return cls(
+        defined = cls(
             name,
             (as_schema(schema),),
             (key,) if isinstance(key, str) else tuple(key),
@@ -97,6 +81,22 @@ class Collection:
             retention_seconds,
             retention_bytes,
         )
+        defined.check_new()
+        return defined
+
+    def check_new(self, columns: Iterable[str] | None = None) -> None:
+        """Refuses new columns that are named like ours; all are new, unless some are given. One
+        that an earlier release let in can still be read, but not shuffled."""
+        for column in self.schema.names if columns is None else columns:
+            if is_reserved(column):
+                raise ConfigurationError(
+                    f"collection {self.name!r}: column name {column!r} is Penstock's own; rename it"
+                )
+
+    @property
+    def reserved_columns(self) -> tuple[str, ...]:
+        """Those that are named like ours."""
+        return tuple(filter(is_reserved, self.schema.names))
 
     @property
     def version(self) -> int:
@@ -129,6 +129,7 @@ class Collection:
                 )
         if new.equals(old):
             return self
+        self.check_new(new.names[len(old) :])
         return Collection(
             self.name,
             (*self.schemas, new),

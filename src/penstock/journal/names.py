@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import re
 import urllib.parse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -84,25 +85,36 @@ def name_of(known: str) -> str:
     return known.partition(_IDENTITY)[0]
 
 
+NULL: Final = "null"
+"""In a selector: no value. The text is written `"null"`."""
+_TERMS: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
+"""What stands between commas; those within quotes do not count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selector:
     """Which partitions to read. A journal passes if, for each column that `include` names, its
-    value is among them, and none of its values is in `exclude`."""
+    value is among them, and none of its values is in `exclude`.
+
+    A value is written as it is shown, or as text in quotes, as JSON has it: so the text `null` is
+    told apart from no value, and commas and spaces can be in it."""
 
     include: tuple[tuple[str, str], ...] = ()
     exclude: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str, partition_by: Sequence[str]) -> Selector:
-        """Reads `region=eu,region=us,!tier=2`: columns or-ed within, and-ed between."""
+        """Reads `region=eu,region="a,b",!tier=2`: columns or-ed within, and-ed between."""
         include: list[tuple[str, str]] = []
         exclude: list[tuple[str, str]] = []
-        for term in filter(None, (part.strip() for part in text.split(","))):
+        if _TERMS.sub("", text).strip(","):
+            raise ConfigurationError(f"partitions {text!r} has a quote that does not end")
+        for term in filter(None, (part.strip() for part in _TERMS.findall(text))):
             column, separator, value = term.removeprefix("!").partition("=")
-            if not separator:
+            if not separator or not _is_value(value):
                 raise ConfigurationError(
                     f"cannot read {term!r} in partitions {text!r}: write column=value, "
-                    "or !column=value to leave it out"
+                    'or !column=value to leave it out, and text that has commas as "a,b"'
                 )
             if column not in partition_by:
                 there = ", ".join(partition_by) or "no column"
@@ -111,13 +123,30 @@ class Selector:
         return cls(tuple(include), tuple(exclude))
 
     def accepts(self, labels: Mapping[str, str]) -> bool:
-        shown = {column: decode_label(value) for column, value in labels.items()}
-        wanted: dict[str, set[str]] = {}
+        wanted: dict[str, bool] = {}
         for column, value in self.include:
-            wanted.setdefault(column, set()).add(value)
-        return all(shown.get(column) in values for column, values in wanted.items()) and not any(
-            shown.get(column) == value for column, value in self.exclude
+            is_there = column in labels and _matches(labels[column], value)
+            wanted[column] = is_there or wanted.get(column, False)
+        return all(wanted.values()) and not any(
+            column in labels and _matches(labels[column], value) for column, value in self.exclude
         )
+
+
+def _matches(label: str, value: str) -> bool:
+    if value == NULL:
+        return label == encode_label(None)
+    if value.startswith('"'):
+        return label == encode_label(json.loads(value))
+    return decode_label(label) == value and label != encode_label(None)
+
+
+def _is_value(text: str) -> bool:
+    if not text.startswith('"'):
+        return True
+    try:
+        return isinstance(json.loads(text), str)
+    except ValueError:
+        return False
 
 
 EVERYTHING: Final = Selector()

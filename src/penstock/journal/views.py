@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import CLOCK, FLAGS, HINTS, JOURNAL, KIND, OFFSET, PRODUCER
+from penstock.columns import META as OWN_META
 from penstock.ids import UNIX_EPOCH_UNITS, Kind, Producer
 
 if TYPE_CHECKING:
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
     Columns = Mapping[str, Callable[[], pa.Array[Any]]]
 
+META: Final = OWN_META
 MOMENT: Final = pa.timestamp("us", tz="UTC")
-META: Final = "_meta"
 META_FIELD: Final = pa.field(
     META,
     pa.struct(
@@ -44,13 +46,13 @@ visible; a shuffled read the member and vnode of its key, the epoch that deliver
 watermark of that epoch. What a read does not know is null."""
 
 RAW_FIELDS: Final = (
-    pa.field("_journal", pa.string()),
-    pa.field("_offset", pa.int64()),
-    pa.field("_producer", pa.string()),
-    pa.field("_clock", pa.int64()),
-    pa.field("_flags", pa.int32()),
-    pa.field("_kind", pa.string()),
-    pa.field("_hints", pa.list_(pa.field("element", pa.string()))),
+    pa.field(JOURNAL, pa.string()),
+    pa.field(OFFSET, pa.int64()),
+    pa.field(PRODUCER, pa.string()),
+    pa.field(CLOCK, pa.int64()),
+    pa.field(FLAGS, pa.int32()),
+    pa.field(KIND, pa.string()),
+    pa.field(HINTS, pa.list_(pa.field("element", pa.string()))),
 )
 """Beside the document's own columns, which are null where the row is an acknowledgement."""
 

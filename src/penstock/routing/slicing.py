@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns import CARRIED_VNODE
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.routing.keyhash import VNODES, UInt16Array
 
 if TYPE_CHECKING:
     from penstock.routing.assignment import Assignment
 
-VNODE_COLUMN: Final = "__penstock_vnode"
+VNODE_COLUMN: Final = CARRIED_VNODE
 """The last column of a batch on its way to a member: each row's vnode."""
 VNODE_FIELD: Final = pa.field(VNODE_COLUMN, pa.uint16(), nullable=False)
 

@@ -23,6 +23,8 @@ BINDINGS_MAX: Final = 4_096
 LANES_MAX: Final = 16
 """Each priority is a lane, with streams of its own between all members."""
 PRIORITY_MAX: Final = 2**31 - 1
+READ_DELAY_SECONDS_MAX: Final = 100 * 365 * 86_400
+"""A hundred years. Clocks end in 5236, and a key is a clock and the delay."""
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -119,6 +121,10 @@ def _check(place: int, binding: Binding) -> None:
     delay = binding.read_delay_seconds
     if not math.isfinite(delay) or delay < 0:
         raise BindingError(place, "read_delay", f"{delay:g} seconds is not a time to wait")
+    if delay > READ_DELAY_SECONDS_MAX:
+        raise BindingError(
+            place, "read_delay", f"{delay:g} seconds is longer than {READ_DELAY_SECONDS_MAX}"
+        )
     for setting in ("not_before", "not_after"):
         moment = getattr(binding, setting)
         if moment is not None and moment.tzinfo is None:

@@ -12,13 +12,21 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.columns import CLOCK, OFFSET, PRODUCER, READ, VNODE
 from penstock.errors import RemoteProtocolError
 
-READ: Final = "_read"
-OFFSET: Final = "_offset"
-PRODUCER: Final = "_producer"
-CLOCK: Final = "_clock"
-VNODE: Final = "_vnode"
+__all__ = [
+    "CLOCK",
+    "OFFSET",
+    "PARCEL_FIELDS",
+    "PRODUCER",
+    "READ",
+    "READS_SCHEMA",
+    "READS_STAGE",
+    "ROLLBACK_SCHEMA",
+    "VNODE",
+    "Stage",
+]
 
 PARCEL_FIELDS: Final = (
     pa.field(READ, pa.uint32(), nullable=False),

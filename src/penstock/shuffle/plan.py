@@ -30,6 +30,8 @@ class BindingPlan:
     key_from_partitions: bool
     """Every column of the key is a partition column: all documents of a journal have one key."""
     selector: Selector
+    partition_by: tuple[str, ...]
+    """The columns by which the collection has its journals."""
     lane: int
     cohort: int
     delay: int
@@ -73,6 +75,14 @@ def _plan(place: int, binding: Binding, lane: int, cohort: int, store: JournalSt
         collection = store.collection(binding.collection)
     except ConfigurationError as error:
         raise BindingError(place, "collection", str(error)) from error
+    if collection.reserved_columns:
+        raise BindingError(
+            place,
+            "collection",
+            f"{collection.name!r} has a column {collection.reserved_columns[0]!r}, which is a name "
+            "of Penstock's own on the way through a shuffle. An earlier release let it in. Make a "
+            "collection that names the column otherwise, copy the documents, and bind that one",
+        )
     try:
         selector = Selector.parse(binding.partitions, collection.partition_by)
     except ConfigurationError as error:
@@ -87,16 +97,20 @@ def _plan(place: int, binding: Binding, lane: int, cohort: int, store: JournalSt
         key=key,
         key_from_partitions=set(key) <= set(collection.partition_by),
         selector=selector,
+        partition_by=collection.partition_by,
         lane=lane,
         cohort=cohort,
         delay=clock_duration(int(seconds), int(rest * 1e9)),
-        not_before=_clock(binding.not_before, CLOCK_UNIX_EPOCH),
-        not_after=_clock(binding.not_after, CLOCK_MAX),
+        not_before=_clock(place, "not_before", binding.not_before, CLOCK_UNIX_EPOCH),
+        not_after=_clock(place, "not_after", binding.not_after, CLOCK_MAX),
     )
 
 
-def _clock(moment: datetime | None, otherwise: int) -> int:
-    return otherwise if moment is None else clock_from_datetime(moment)
+def _clock(place: int, setting: str, moment: datetime | None, otherwise: int) -> int:
+    try:
+        return otherwise if moment is None else clock_from_datetime(moment)
+    except ConfigurationError as error:
+        raise BindingError(place, setting, str(error)) from error
 
 
 def _check_key(place: int, column: str, collection: Collection) -> None:

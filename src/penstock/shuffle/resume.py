@@ -37,7 +37,8 @@ class Epoch:
     number: int
     frontier: Frontier
     watermark: int | None = None
-    """No document with a lesser clock, its binding's delay added, comes after it."""
+    """How far in time reading has come, delays added. No bound on what follows: a document comes
+    later with a lesser clock if its transaction was open, or its producer's clock is behind."""
 
 
 NOTHING: Final = Epoch(0, Frontier.of())

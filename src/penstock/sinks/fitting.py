@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
+from penstock.columns import META
 from penstock.errors import ConfigurationError
 from penstock.journal.ddl import schema_to_ddl
 from penstock.journal.losses import without_required
-from penstock.journal.views import META
 
 if TYPE_CHECKING:
     from penstock.journal.collection import Collection

@@ -94,6 +94,9 @@ class MarkKind(IntEnum):
     """The next row has this key and waits until it is old enough: others need not wait for it."""
     IDLE = 2
     """Nothing is there to be sent."""
+    CAPPED = 3
+    """Rows up to the next mark count as this key at most: a clock among them is ahead of its time.
+    What was promised before still holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,6 +241,42 @@ class ReadDelay(_OfSlice):
         return "Nothing is wrong. To have them sooner, lower read_delay of the binding."
 
 
+@dataclass(frozen=True, slots=True)
+class ClockAhead(_OfSlice):
+    """Nothing waits for it: the clock is not believed."""
+
+    kind = "clock_ahead"
+    is_normal = True
+    shown_after_seconds = 0.0
+    stall_after_seconds = NEVER
+
+    journal: str
+    producer: str
+    ahead_seconds: float
+    count: int
+    """How many journals have such documents."""
+
+    @property
+    def subject(self) -> tuple[object, ...]:
+        return (self.journal, self.producer)
+
+    def text(self, seconds: float) -> str:
+        del seconds
+        return (
+            f"The clock of producer {self.producer} is {lasting(self.ahead_seconds)} ahead of "
+            f"member {self.member}'s, by documents in {_journals(self.journal, self.count)}: they "
+            "are delivered without waiting, in the order of their journal."
+        )
+
+    @property
+    def advice(self) -> str | None:
+        return (
+            f"Set the clock of the machine where producer {self.producer} runs, and open another "
+            "producer there: this one never goes back behind its last clock. Reads as of a time, "
+            "not_before and not_after go by clocks, and take these documents for later ones."
+        )
+
+
 # Between Slices and Queues
 
 
@@ -577,6 +613,7 @@ KINDS: Final[dict[str, type[Cause]]] = {
         SlowSlice,
         Credit,
         ReadDelay,
+        ClockAhead,
         Idle,
     )
 }

@@ -56,7 +56,7 @@ penstock_epoch_seconds                      gauge   phase                  from 
 penstock_epoch_rows                         gauge   -                      rows in it
 penstock_consumer_epoch                     gauge   -                      the epoch that the consumer is done with
 penstock_consumer_newest_epoch              gauge   -                      the newest one that it could read
-penstock_watermark_timestamp_seconds        gauge   -                      the clock up to which everything is complete
+penstock_watermark_timestamp_seconds        gauge   -                      how far in time reading has come; open transactions may bring earlier documents
 penstock_recovery_rows_done                 gauge   -                      rows read again; only while a recovery is under way
 penstock_recovery_rows                      gauge   -                      rows that it has to read again
 penstock_recovery_left_seconds              gauge   -                      how long that will take

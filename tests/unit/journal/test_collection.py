@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.columns import RESERVED_COLUMNS, is_reserved
 from penstock.errors import ConfigurationError
-from penstock.journal.collection import RESERVED_COLUMNS, Collection
+from penstock.journal.collection import Collection
 from penstock.journal.errors import IncompatibleSchemaError
+from penstock.journal.frames import ID_FIELDS
+from penstock.journal.views import META_FIELD, RAW_FIELDS
+from penstock.routing.slicing import VNODE_FIELD
+from penstock.shuffle.feed import Binding, BindingError, Feed
+from penstock.shuffle.parcels import PARCEL_FIELDS
+from penstock.shuffle.plan import make_plan
+from penstock.shuffle.queue.snapshot import _KEY_FIELD
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, amount DOUBLE, tags ARRAY<STRING>"
 
@@ -139,3 +147,32 @@ def test_errors_survive_pickling() -> None:
     with pytest.raises(IncompatibleSchemaError) as caught:
         orders().evolve("id BIGINT NOT NULL")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["_READ", "_Vnode", "__penstock_anything", "__PENSTOCK_vnode"])
+def test_our_names_are_ours_in_any_case(column: str) -> None:
+    """Spark does not tell them apart."""
+    with pytest.raises(ConfigurationError, match="Penstock's own"):
+        Collection.define("orders", f"id BIGINT, {column} STRING", key="id")
+
+
+def test_all_columns_that_we_add_are_reserved() -> None:
+    fields: list[pa.Field[Any]] = [*ID_FIELDS, *RAW_FIELDS, *PARCEL_FIELDS]
+    fields += [META_FIELD, VNODE_FIELD, _KEY_FIELD]
+    assert all(is_reserved(field.name) for field in fields)
+
+
+def test_a_column_of_an_earlier_release_can_be_read_and_not_shuffled() -> None:
+    """A collection that has one is still there: it says so when it is bound."""
+    data = Collection.define("orders", "id BIGINT, seen BIGINT", key="id").to_json()
+    data["schemas"] = [text.replace("seen", "_read") for text in data["schemas"]]
+    old = Collection.from_json(data)
+    assert old.reserved_columns == ("_read",)
+    assert old.evolve("id BIGINT, _read BIGINT, more STRING").version == 2
+
+    class Store:
+        def collection(self, _: str) -> Collection:
+            return old
+
+    with pytest.raises(BindingError, match="binding 0: collection: 'orders' has a column '_read'"):
+        make_plan(Feed("feed", (Binding("orders"),)), Store())  # type: ignore[arg-type]

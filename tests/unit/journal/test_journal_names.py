@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 from typing import Any
 
 import pytest
@@ -148,3 +149,31 @@ def test_a_wrong_selector_is_refused() -> None:
         Selector.parse("zone=1", ["region", "tier"])
     with pytest.raises(ConfigurationError, match="'zone' is not one; it is by no column"):
         Selector.parse("!zone=1", [])
+
+
+TEXTS = ["null", "a,b", "eu ", ' "q" ', "%_null", "42", "a=b", "!x", "\\", ""]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_quoted_text_chooses_that_text_alone(text: str) -> None:
+    """And no value is not the text `null`."""
+    selector = Selector.parse(f"region={json.dumps(text)}", ["region"])
+    values = [*TEXTS, None, 42, True]
+    assert [one for one in values if selector.accepts({"region": encode_label(one)})] == [text]
+
+
+def test_null_is_no_value() -> None:
+    labels = [{"region": encode_label(value)} for value in (None, "null", "eu")]
+    for text, wanted in (
+        ("region=null", [True, False, False]),
+        ("!region=null", [False, True, True]),
+        ('region=null,region="null"', [True, True, False]),
+    ):
+        selector = Selector.parse(text, ["region"])
+        assert [selector.accepts(each) for each in labels] == wanted, text
+
+
+@pytest.mark.parametrize("text", ['region="eu', 'region="eu"x', 'region="\\q"'])
+def test_a_quote_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="partitions"):
+        Selector.parse(text, ["region"])

@@ -31,7 +31,7 @@ from penstock.watch.state import FeedState
 NOW = 1_700_000_000.0
 ASSIGNMENT = assign((1, 2))
 PRODUCER = Producer.from_hex("010203040506")
-BINDING = BindingPlan(0, "orders", ("k",), False, EVERYTHING, 0, 0, 0, 0, 2**64 - 1)
+BINDING = BindingPlan(0, "orders", ("k",), False, EVERYTHING, ("region",), 0, 0, 0, 0, 2**64 - 1)
 PLAN = Plan("orders", (BINDING,), (5,))
 
 

@@ -64,6 +64,7 @@ def test_a_feed_file_stands_in_place_of_a_binding(tmp_path: Path) -> None:
         ({"max_documents": "0"}, "option 'max_documents'"),
         ({"priority": "high"}, "option 'priority': 'high' is not a whole number"),
         ({"read_delay": "-1"}, "option 'read_delay': -1 seconds is not a time to wait"),
+        ({"read_delay": "2e12"}, "option 'read_delay': .* seconds is longer than"),
         ({"read_delay": "soon"}, "option 'read_delay': 'soon' is not a time"),
         ({"not_before": "yesterday"}, "option 'not_before': 'yesterday' is not a moment"),
         ({"not_before": "2026-01-01"}, "option 'not_before': .* has no time zone"),

@@ -183,6 +183,7 @@ class FileStore(OpenStore):
                         "to add columns, evolve it"
                     )
                 return known
+            collection.check_new()
             make_folder(self._root / "journals" / collection.name)
             replace_file(path, sealed_json(collection.to_json()))
         return self._load(collection.name)

@@ -236,11 +236,16 @@ class QueueActor:
     def _take_posted(self, event: _Posted) -> None:
         match event:
             case Reclaim():
-                reclaimed = reclaim(self._log, event.frontier, event.lsn)
+                short_of_room = self._machine.is_short_of_room
+                reclaimed = reclaim(
+                    self._log, event.frontier, event.lsn, short_of_room=short_of_room
+                )
                 if reclaimed.freed_bytes:
                     self._log_about.info("%d bytes of the queue were freed", reclaimed.freed_bytes)
                 self._handle(Consumed(event.lsn, self._log.size_bytes, self._log.last_lsn))
                 self._needed_room = False  # if it still does, it takes another epoch
+                if short_of_room and reclaimed.survivors_lsn is not None:
+                    self._room_needed()  # what they stand for is dropped with the next epoch
             case EpochGivenUp() | Synced():
                 self._handle(event)
             case _:

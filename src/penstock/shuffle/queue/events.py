@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from penstock.ids import CLOCK_MAX
 from penstock.shuffle.marks import Mark
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ class StreamState:
     waiting: tuple[WaitingPart, ...]
     in_flight: tuple[Item, ...] = ()
     """What came after the state was captured and before the stream's barrier."""
+    cap: int = CLOCK_MAX
+    """What rows count as at most, until the next mark."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,8 +66,6 @@ class QueueLog:
         self.catalogue = Catalogue(folder)
         self.last_lsn = 0
         self.durable_lsn = 0
-        self.survivors_lsn = 0
-        """Of the last block of survivors."""
         self._floor = floor
         self._segment_bytes_max = segment_bytes_max
         self._encoder = PartEncoder()
@@ -84,6 +82,8 @@ class QueueLog:
         self._descriptor: int | None = None
         self._header = SegmentHeader(floor.generation, 0, 0)
         self._blocks = 0
+        self._is_of_survivors = False
+        """A block of survivors is alone in its segment."""
         self._names: dict[int, tuple[int, str]] = {}
         self._schemas: dict[Stage, pa.Schema] = {}
 
@@ -146,12 +146,13 @@ class QueueLog:
         """Writes a block, and gives its LSN. It is not durable yet. `order` has, for every place
         in the block, the number of the row there, counted over all parts; None if the parts simply
         follow each other. `reads` has names of at least the reads that occur. A block that `gives`
-        vnodes away may have no rows."""
+        vnodes away, or stands for segments, may have no rows."""
         self._check()
         encoded, order = self._encoder.encode(parts, order)
-        if not encoded and not gives:
+        if not encoded and not gives and not stands_for:
             raise LocalProtocolError("a block without rows; append when there are some")
-        if self._is_full():
+        is_alone = bool(stands_for) or self._is_of_survivors
+        if self._is_full() or (is_alone and self._blocks):
             self._roll()
         lsn = lsn_of(self.segment, self._blocks)
         named = self._new_names(encoded, reads)
@@ -167,8 +168,7 @@ class QueueLog:
         self._names.update(named)
         self._schemas.update(schemas)
         self._blocks += 1
-        if stands_for:
-            self.survivors_lsn = lsn
+        self._is_of_survivors = bool(stands_for)
         self.last_lsn = lsn
         return lsn
 
@@ -255,14 +255,11 @@ class QueueLog:
         """Cuts everything behind the LSN off, once it is known that nothing before is missing."""
         last = segment_of(lsn)
         try:
-            view = self.catalogue.view(lsn)
+            self.catalogue.view(lsn)
         except CorruptQueueError as error:
             raise QueueLostError(str(self.folder), error.segment, str(error)) from error
         except LocalProtocolError as error:
             raise QueueLostError(str(self.folder), last, str(error)) from error
-        self.survivors_lsn = max(
-            (loaded.block.lsn for loaded in view.blocks if loaded.block.stands_for), default=0
-        )
         for name in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
             name.unlink()
         for segment in reversed(list_segments(self.folder)):
@@ -274,6 +271,7 @@ class QueueLog:
         sync_folder(self.folder)
         tail = self.catalogue.segment(last)
         self._header, self._blocks = tail.header, len(tail.loaded)
+        self._is_of_survivors = bool(tail.loaded[-1].block.stands_for)
         self._names, self._schemas = dict(tail.names), dict(tail.schemas)
         for stage, schema in tail.schemas.items():
             self._encoder.expect(stage, schema)

@@ -122,6 +122,8 @@ class QueueMachine:
         self._durable_lsn = 0
         self._is_writing = False
         self._flushes: deque[_Flush] = deque()
+        self._unanswered: dict[int, int] = {}
+        """By stream, the cycle of its flush."""
         self._syncing = _Syncing()
         self._captured: dict[int, QueueState] = {}
         self._effects: list[QueueEffect] = []
@@ -146,6 +148,11 @@ class QueueMachine:
     @property
     def limit_bytes(self) -> int:
         return self._budget.limit_bytes
+
+    @property
+    def is_short_of_room(self) -> bool:
+        """Above its disk budget, and not yet down to half of it."""
+        return self._budget.is_pressed
 
     @property
     def is_overdrawn(self) -> bool:
@@ -253,6 +260,12 @@ class QueueMachine:
                 if stream not in self._ended:
                     self._merge.mark(stream, item)
             case FlushAsked(cycle=cycle):
+                if stream in self._unanswered:
+                    raise RemoteProtocolError(
+                        f"a stream asked for flush {cycle}, and for "
+                        f"{self._unanswered[stream]} before, which is not answered"
+                    )
+                self._unanswered[stream] = cycle
                 self._flushes.append(_Flush(stream, cycle, self._newest[stream]))
             case _:
                 assert_never(item)
@@ -311,7 +324,9 @@ class QueueMachine:
             self._effects.append(Sync())
 
     def _answer(self, flushes: list[_Flush]) -> None:
-        self._effects += [Answer(flush.stream, flush.cycle, self._durable_lsn) for flush in flushes]
+        for flush in flushes:
+            del self._unanswered[flush.stream]
+            self._effects.append(Answer(flush.stream, flush.cycle, self._durable_lsn))
 
     # Snapshots
 
@@ -334,6 +349,7 @@ class QueueMachine:
                         for waiting in self._merge.waiting(place)
                         if waiting.rows  # one behind another may be taken before it
                     ),
+                    cap=self._merge.cap(place),
                 )
                 for place, mark in enumerate(self._merge.marks())
             ),
@@ -347,7 +363,9 @@ class QueueMachine:
                 self._count += 1
                 part = Part(waiting.stage, waiting.batch, waiting.batch.nbytes, self._count)
                 self._merge.restore_part(place, part, waiting.keys, part.size_bytes)
-            self._merge.restore_stream(place, stream.mark, stream.greatest, stream.reached)
+            self._merge.restore_stream(
+                place, stream.mark, stream.greatest, stream.reached, stream.cap
+            )
             self._newest[place] = self._count
             for item in stream.in_flight:
                 if not isinstance(item, FlushAsked):  # nobody waits for its answer any more

@@ -77,6 +77,8 @@ class _Stream(Generic[PartT]):
     """Of all keys it ever sent."""
     reached: dict[int, int] = field(default_factory=dict)
     """The last key of each binding: its rows never go back behind that."""
+    cap: int = CLOCK_MAX
+    """What rows count as at most, until the next mark."""
 
 
 class Merge(Generic[PartT]):
@@ -93,6 +95,8 @@ class Merge(Generic[PartT]):
             return
         state = self._streams[stream]
         floor = np.uint64(state.reached.get(binding, 0))
+        if state.cap != CLOCK_MAX:
+            keys = np.minimum(keys, np.uint64(state.cap))
         reached: Keys = np.maximum(np.maximum.accumulate(keys), floor)
         state.reached[binding] = int(reached[-1])
         state.greatest = max(state.greatest, int(reached[-1]))
@@ -107,12 +111,15 @@ class Merge(Generic[PartT]):
 
     def mark(self, stream: int, mark: Mark) -> None:
         state = self._streams[stream]
+        if mark.kind is MarkKind.CAPPED:
+            state.cap = mark.key
+            return
         promises = mark.kind is not MarkKind.IDLE and mark != BEGINNING
         if promises and mark.key < state.greatest:
             raise RemoteProtocolError(
                 f"a stream promised rows from key {mark.key} on, and has sent {state.greatest}"
             )
-        state.mark = mark
+        state.mark, state.cap = mark, CLOCK_MAX
 
     def end(self, stream: int) -> None:
         """Nothing more comes."""
@@ -123,16 +130,21 @@ class Merge(Generic[PartT]):
         state = self._streams[stream]
         return state.greatest, dict(state.reached)
 
+    def cap(self, stream: int) -> int:
+        """What rows of a stream count as at most, until its next mark."""
+        return self._streams[stream].cap
+
     def restore_part(self, stream: int, part: PartT, keys: Keys, size_bytes: int) -> None:
         """A part that waited when the state was captured, with the keys it had reached."""
         self._streams[stream].waiting.append(Waiting(part, keys, size_bytes / len(keys)))
         self.waiting_rows += len(keys)
 
     def restore_stream(
-        self, stream: int, mark: Mark, greatest: int, reached: Mapping[int, int]
+        self, stream: int, mark: Mark, greatest: int, reached: Mapping[int, int], cap: int
     ) -> None:
         state = self._streams[stream]
         state.mark, state.greatest, state.reached = mark, greatest, dict(reached)
+        state.cap = cap
 
     def marks(self) -> list[Mark]:
         return [state.mark for state in self._streams]

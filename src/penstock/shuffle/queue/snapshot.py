@@ -10,7 +10,9 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
+from penstock.columns import KEY
 from penstock.errors import CorruptStorageError, LocalProtocolError
+from penstock.ids import CLOCK_MAX
 from penstock.shuffle.marks import Mark, MarkKind
 from penstock.shuffle.parcels import Stage
 from penstock.shuffle.queue.events import (
@@ -25,7 +27,7 @@ from penstock.shuffle.queue.events import (
 
 VERSION: Final = 1
 _LENGTH_BYTES: Final = 8
-_KEY_FIELD: Final = pa.field("_key", pa.uint64(), nullable=False)
+_KEY_FIELD: Final = pa.field(KEY, pa.uint64(), nullable=False)
 """The last column of a part that waited for the merge: the keys its rows had reached."""
 
 
@@ -56,6 +58,7 @@ def encode_state(state: QueueState) -> list[pa.Buffer | bytes]:
                     for part in stream.waiting
                 ],
                 "in_flight": [_item_to_json(item, keep) for item in stream.in_flight],
+                "cap": stream.cap,
             }
             for stream in state.streams
         ],
@@ -110,6 +113,7 @@ def decode_state(data: pa.Buffer) -> QueueState:
                 dict(stream["reached"]),
                 tuple(waiting(kept) for kept in stream["waiting"]),
                 tuple(item(kept) for kept in stream["in_flight"]),
+                stream.get("cap", CLOCK_MAX),
             )
             for stream in contents["streams"]
         ),

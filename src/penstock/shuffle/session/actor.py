@@ -25,7 +25,7 @@ from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
 from penstock.shuffle.session.looking import Looker
 from penstock.shuffle.session.lost import RowsLostError
-from penstock.shuffle.session.pacing import Pacing
+from penstock.shuffle.session.pacing import Pacing, Reminders
 from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
@@ -42,10 +42,11 @@ from penstock.shuffle.session.state import (
 )
 from penstock.shuffle.session.topology import Topology
 from penstock.shuffle.session.view import AWAITED_MAX, AwaitedView, SessionView, rows_to_recover
-from penstock.shuffle.status import MemberStatus
+from penstock.shuffle.status import MemberStatus, seconds_of
 from penstock.shuffle.target import Target
 from penstock.snapshot import SnapshotParticipant, SnapshotStore
 from penstock.transport import Close, Receiver, Sender, VnodeData
+from penstock.watch.causes import AwaitedCommit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,6 +122,7 @@ class Session:
         self._rows_to_recover = rows_to_recover(resume)
         self._log = about(_LOG, feed=setup.feed.name)
         self._pacing = Pacing(epoch_seconds)
+        self._reminders = Reminders()
         self._diagnose = diagnose or (lambda error: error)
         self._store = store
         self._place = place
@@ -407,6 +409,25 @@ class Session:
             self._coordinator.check()
             self._epoch_member.check()
             self._look_for_gone()
+            self._remind(time.monotonic())
+
+    def _remind(self, now: float) -> None:
+        """A checkpoint may wait for a commit without limit: a transaction is delivered whole."""
+        with self._lock:
+            waits = {waiting.cohort: waiting for waiting in self._state.waiting}
+            since = {cohort: waiting.since for cohort, waiting in waits.items()}
+            for cohort in self._reminders.due(since, now):
+                first = waits[cohort].awaited[0]
+                by = self._state.hinted_by(cohort, first)
+                cause = AwaitedCommit(
+                    cohort,
+                    str(first.producer),
+                    first.journal,
+                    by,
+                    seconds_of(first.hinted_commit),
+                )
+                text = f"{cause.text(now - since[cohort])} {cause.advice}"
+                self._log.warning("%s", text, extra={"journal": first.journal})
 
     def _look_for_gone(self) -> None:
         """A journal that nobody reads may be waited for, and deleted; or be there again."""

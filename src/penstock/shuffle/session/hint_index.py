@@ -60,11 +60,10 @@ class HintIndex:
 
 
 def _accepts(binding: BindingPlan, journal: str, labels: Labels) -> bool:
-    selector = binding.selector
-    for column, _ in (*selector.include, *selector.exclude):
-        if column not in labels:
-            raise RemoteProtocolError(
-                f"journal {journal!r} has no partition column {column!r}, by which binding "
-                f"{binding.place} chooses: it is not one of collection {binding.collection!r}"
-            )
-    return selector.accepts(labels)
+    if tuple(labels) != binding.partition_by:
+        by = ", ".join(binding.partition_by) or "no column"
+        raise RemoteProtocolError(
+            f"journal {journal!r} is not one of collection {binding.collection!r}, which binding "
+            f"{binding.place} reads: that is partitioned by {by}"
+        )
+    return binding.selector.accepts(labels)

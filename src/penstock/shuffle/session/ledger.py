@@ -6,12 +6,12 @@ about an entry: is a span open where reading would resume.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer, clock_duration
+from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer
 from penstock.journal.names import known_as, name_of
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from penstock.frontier import Frontier
     from penstock.frontier.table import BoolArray
-
-HORIZON: Final = clock_duration(86_400)
-"""A commit a day behind the newest of its journal is one that a producer will not finish."""
 
 ReadKey: TypeAlias = tuple[str, int]
 """A journal, and the binding that reads it."""
@@ -61,27 +58,20 @@ NOTHING: Final = Settled(CLOCK_NONE, is_open=True)
 can say that only as long as it has no commit."""
 
 
-@dataclass(slots=True)
-class _Read:
-    latest: int = CLOCK_NONE
-    """The latest commit of any producer."""
-    producers: dict[int, Settled] = field(default_factory=dict)
-
-
 class Ledger:
     """Begins with what a session resumes from, and grows with all that its cohort promotes."""
 
     def __init__(self) -> None:
-        self._reads: dict[ReadKey, _Read] = {}
+        self._reads: dict[ReadKey, dict[int, Settled]] = {}
+        """By read and producer."""
         self._gap_floors: dict[int, int] = {}
 
     def settle(self, frontier: Frontier) -> None:
         """Takes the commits and open spans of a promoted frontier in. Its hints are no commits."""
         for _, key, producer, last_commit, _, offset in entries_of(frontier):
-            read = self._reads.setdefault(key, _Read())
-            if last_commit >= max(CLOCK_FLOOR, read.producers.get(producer, NOTHING).commit):
-                read.producers[producer] = Settled(last_commit, is_open(last_commit, offset))
-                read.latest = max(read.latest, last_commit)
+            read = self._reads.setdefault(key, {})
+            if last_commit >= max(CLOCK_FLOOR, read.get(producer, NOTHING).commit):
+                read[producer] = Settled(last_commit, is_open(last_commit, offset))
 
     def raise_gap_floors(self, floors: Mapping[int, int]) -> None:
         for binding, clock in floors.items():
@@ -89,19 +79,17 @@ class Ledger:
 
     def of(self, key: ReadKey, producer: int) -> Settled:
         read = self._reads.get(key)
-        return NOTHING if read is None else read.producers.get(producer, NOTHING)
+        return NOTHING if read is None else read.get(producer, NOTHING)
 
     def is_moot(self, key: ReadKey, producer: int, hinted_commit: int) -> bool:
-        """Whether nobody needs to wait for this commit: it is there, or will not come. A journal
-        that was read a day beyond it does not hold it, nor does one that lost its rows; and some
-        commits are known to be gone with their journals."""
-        if hinted_commit <= self.of(key, producer).commit:
-            return True
-        if hinted_commit <= self.of(gone_key(key), producer).commit:
-            return True
-        read = self._reads.get(key)
-        latest = CLOCK_NONE if read is None else read.latest
-        return latest - hinted_commit >= HORIZON or hinted_commit < self._gap_floors.get(key[1], 0)
+        """Whether nobody needs to wait for this commit: it is there, or will not come, because the
+        journal lost its rows, or is gone. How old it is does not count: clocks of producers differ
+        by any time, and the others of its journal say nothing about its own."""
+        return (
+            hinted_commit <= self.of(key, producer).commit
+            or hinted_commit <= self.of(gone_key(key), producer).commit
+            or hinted_commit < self._gap_floors.get(key[1], 0)
+        )
 
     def prune(self, frontier: Frontier) -> Frontier:
         """Without the unresolved hints that are moot, nor the entries that were no more."""

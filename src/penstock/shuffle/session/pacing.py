@@ -1,4 +1,5 @@
-"""When the next epoch begins. Pure: it is told what happened, and when.
+"""When the next epoch begins, and when a long wait is said again. Pure: it is told what happened,
+and when.
 
 An epoch costs some processor time and a dozen syncs, so without a reason there is one in a while. A
 consumer that waits is a reason to begin at once. One that is busy with its last epoch will be back
@@ -9,13 +10,18 @@ that came meanwhile, and the consumer does not wait for it.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HURRY_SECONDS: Final = 0.02
 """Between the beginnings of two epochs, at least."""
 LEAD: Final = 2.0
 """An epoch is begun so many times its own length before it is wanted: it may take longer than the
 last one. What comes while it is ready and waits is in the next one."""
+REMIND_SECONDS: Final = 180.0
+"""A checkpoint that waits this long for a commit is logged, and again after as long."""
 
 
 class Pacing:
@@ -69,3 +75,21 @@ class Pacing:
             back_at = self._busy_since + self._busy_seconds
             due = min(due, back_at - LEAD * self._took_seconds)
         return max(due, self._begun_at + HURRY_SECONDS)
+
+
+class Reminders:
+    """Of waits that last: each is said again and again, as long as it does."""
+
+    def __init__(self, every_seconds: float = REMIND_SECONDS) -> None:
+        self._every_seconds = every_seconds
+        self._said_at: dict[int, float] = {}
+
+    def due(self, waits: Mapping[int, float], now: float) -> list[int]:
+        """Of the waits that there are, by their numbers and since when they last, those to be said
+        now."""
+        self._said_at = {wait: self._said_at.get(wait, since) for wait, since in waits.items()}
+        for wait, since in waits.items():  # another one has begun
+            self._said_at[wait] = max(self._said_at[wait], since)
+        due = [wait for wait, said in self._said_at.items() if now - said >= self._every_seconds]
+        self._said_at |= dict.fromkeys(due, now)
+        return due

@@ -175,7 +175,7 @@ class SliceActor:
         try:
             while True:
                 if event is not None:
-                    self._obey(self._state.handle(event))
+                    self._obey(self._state.handle(event, self._now()))
                 event = self._events.get_nowait()
         except queue.Empty:
             pass

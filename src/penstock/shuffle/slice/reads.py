@@ -12,6 +12,7 @@ from penstock.errors import LocalProtocolError
 from penstock.frontier import resolve_checkpoint
 from penstock.ids import CLOCK_MAX, Kind, clock_delay, clock_duration, kind_of
 from penstock.sequence import UNSEEN, ProducerState
+from penstock.shuffle.slice.clocks import believed_until, keys_of
 from penstock.shuffle.slice.states import ReadStates
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Buffered:
     begin: int = 0
     version: int = 0
     """Later schemas have more columns, so their number is what tells them apart."""
+    is_ahead: bool = False
+    """A clock in it is ahead of its row's key: it was not believed."""
 
     def __post_init__(self) -> None:
         self.version = self.documents.num_columns
@@ -282,7 +285,33 @@ class Read:
         self.buffered_offset = self.write_head = self.offset
         self.buffered_key = self.key
 
-    def fetched(self, batches: Iterable[JournalBatch], write_head: int, promised: int) -> None:
+    @property
+    def has_open_spans(self) -> bool:
+        """Whose rows were sent."""
+        return any(state.max_continue and not is_gapped(state) for state in self.states.values())
+
+    def let_go(self) -> list[Forgotten]:
+        """Its journal is gone, and nothing will close the spans that are open: their rows are
+        forgotten. If the journal comes back, they are read again."""
+        spans = [
+            Forgotten(producer, state.last_commit, state.max_continue)
+            for producer, state in self.states.items()
+            if state.max_continue and not is_gapped(state)
+        ]
+        for span in spans:
+            begin = self.states[span.producer].offset
+            self.states[span.producer] = ProducerState(span.after, span.after, begin)
+            self.gapped.add(span.producer)
+            self.unreported.add(span.producer)
+        return spans
+
+    def fetched(
+        self,
+        batches: Iterable[JournalBatch],
+        write_head: int,
+        promised: int,
+        now: int = CLOCK_MAX,
+    ) -> None:
         """`promised` is the greatest key that no row may come below any more."""
         if not self.fetching:
             raise LocalProtocolError(f"rows of {self.journal} came, and no fetch is under way")
@@ -299,7 +328,7 @@ class Read:
             if not batch.rows:
                 continue
             floor = max(self.buffered_key, promised)
-            keys = keys_of(batch.clocks, self.binding.delay, floor)
+            keys = keys_of(batch.clocks, self.binding.delay, floor, now)
             self.buffer.append(
                 Buffered(
                     offsets=batch.offsets,
@@ -311,6 +340,7 @@ class Read:
                     keys=keys,
                     row_bytes=row_bytes_of(batch.documents),
                     turns=self._turns(batch),
+                    is_ahead=int(batch.clocks.max()) > believed_until(now),
                 )
             )
             self.buffered_offset += batch.rows
@@ -370,7 +400,9 @@ class Read:
         floor = None
         if self.missing:
             self.missing = 0
-            floor = clock_delay(int(batch.clocks[first]), GAP_SLACK)
+            # A clock that is not believed would have nobody wait for any commit, for years.
+            clock = min(int(batch.clocks[first]), int(batch.keys[first]))
+            floor = clock_delay(clock, GAP_SLACK)
         self.offset = int(batch.offsets[piece.end - 1]) + 1
         self.key = int(batch.keys[piece.end - 1])
         batch.begin = piece.end
@@ -398,15 +430,6 @@ def is_gapped(state: ProducerState) -> bool:
 
 def _is_same_span(here: ProducerState, there: ProducerState) -> bool:
     return there.max_continue != 0 and there.offset == here.offset
-
-
-def keys_of(clocks: Keys, delay: int, floor: int) -> Keys:
-    """Clocks, later by the delay, but never less than those before them and the floor."""
-    keys: Keys = np.maximum.accumulate(clocks)
-    if delay:
-        np.minimum(keys, np.uint64(CLOCK_MAX - delay), out=keys)
-        keys += np.uint64(delay)
-    return np.maximum(keys, np.uint64(floor), out=keys)
 
 
 def row_bytes_of(documents: pa.RecordBatch) -> float:

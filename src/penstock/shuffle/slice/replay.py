@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
-from penstock.ids import Producer
+from penstock.ids import CLOCK_MAX, Producer
 from penstock.sequence import ProducerState
-from penstock.shuffle.slice.reads import Buffered, Piece, keys_of, row_bytes_of
+from penstock.shuffle.slice.clocks import believed_until, keys_of
+from penstock.shuffle.slice.reads import Buffered, Piece, row_bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +78,7 @@ class SpanReplay:
     def wants_more(self) -> bool:
         return not self.fetching and not self.buffer and self.reached < self.end
 
-    def fetched(self, batches: Iterable[JournalBatch], reached: int) -> None:
+    def fetched(self, batches: Iterable[JournalBatch], reached: int, now: int = CLOCK_MAX) -> None:
         if not self.fetching:
             raise LocalProtocolError(f"rows of {self.read.journal} came, and no replay waits")
         if not self.reached < reached <= self.end:
@@ -90,18 +91,20 @@ class SpanReplay:
             rows = np.flatnonzero(batch.producers == self.producer)
             if len(rows):
                 documents = batch.documents.take(rows)
-                keys = keys_of(batch.clocks[rows], self.read.binding.delay, self.key)
+                clocks = batch.clocks[rows]
+                keys = keys_of(clocks, self.read.binding.delay, self.key, now)
                 self.key = int(keys[-1])
                 self.buffer.append(
                     Buffered(
                         offsets=batch.offsets[rows],
                         producers=batch.producers[rows],
-                        clocks=batch.clocks[rows],
+                        clocks=clocks,
                         flags=batch.flags[rows],
                         documents=documents,
                         hints={},
                         keys=keys,
                         row_bytes=row_bytes_of(documents),
+                        is_ahead=int(clocks.max()) > believed_until(now),
                     )
                 )
         self.reached = reached

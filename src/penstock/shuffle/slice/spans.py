@@ -46,9 +46,10 @@ class OpenSpans:
                 self._spans[read.number, producer] = span
 
     def ended(self, read: Read) -> None:
-        """Its journal is gone: nobody knows whether they are open any more."""
-        for key in [key for key in self._spans if key[0] == read.number]:
-            del self._spans[key]
+        """Nobody waits for the spans of a read whose journal is gone."""
+        for number, producer in list(self._spans):
+            if number == read.number:
+                del self._spans[number, producer]
 
     def drained(
         self, round_: Round, changes: Sequence[tuple[Read, dict[int, ProducerState]]]

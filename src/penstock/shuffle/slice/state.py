@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, reduce_all
+from penstock.ids import CLOCK_MAX
 from penstock.shuffle.marks import BEGINNING, Mark, MarkKind
 from penstock.shuffle.parcels import Stage
 from penstock.shuffle.slice import progress, telling
+from penstock.shuffle.slice.clocks import LyingClocks
 from penstock.shuffle.slice.events import (
     AllReadsStarted,
     BarrierClaimed,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 
     from penstock.routing import Assignment
     from penstock.shuffle.plan import BindingPlan
+    from penstock.shuffle.slice.reads import Forgotten
 
 FETCH_BYTES: Final = 1024 * 1024
 """Of one fetch: a batch of a few thousand documents, and many fetches fit the budget."""
@@ -145,7 +148,7 @@ class SliceState:
         """The greatest key that was sent or marked as due: no row comes below it any more."""
         self._marks: dict[int, Mark | None] = dict.fromkeys(assignment.members, BEGINNING)
         self._flushes = Flushes(assignment.members)
-        self._spans = OpenSpans()
+        self._spans, self._lying = OpenSpans(), LyingClocks()
         self._rows_read = 0
         self._sent_rows: dict[int, int] = dict.fromkeys(assignment.members, 0)
         self._credits: Mapping[int, int] = {}
@@ -154,7 +157,8 @@ class SliceState:
 
     # Events
 
-    def handle(self, event: SliceEvent) -> list[SliceEffect]:
+    def handle(self, event: SliceEvent, now: int = CLOCK_MAX) -> list[SliceEffect]:
+        """`now` is this machine's clock: those of rows are not believed far beyond it."""
         match event:
             case ReadStarted():
                 return self._start(event)
@@ -169,14 +173,16 @@ class SliceState:
                     return []
                 self._fetching_bytes -= read.fetching_bytes
                 self._buffered_bytes -= read.buffered_bytes
-                read.fetched(event.batches, event.write_head, self._promised)
+                read.fetched(event.batches, event.write_head, self._promised, now)
+                for batch in event.batches:
+                    self._lying.look(read.journal, batch.clocks, batch.producers, now)
                 self._buffered_bytes += read.buffered_bytes
                 return self._moved(read)
             case Vanished(read=number):
                 read = self._read(number)
                 return [] if read.vanished else self._vanish(read)
             case ReplayFetched():
-                return self._replay_fetched(event)
+                return self._replay_fetched(event, now)
             case Flushed():
                 self._flushes.flushed(event.member, event.cycle, event.lsn)
                 return [*self._flush(), *self._report()]
@@ -199,7 +205,7 @@ class SliceState:
             return [TellMissing(read.number, read.needed_from, event.first_kept)]
         return self._moved(read)
 
-    def _replay_fetched(self, event: ReplayFetched) -> list[SliceEffect]:
+    def _replay_fetched(self, event: ReplayFetched, now: int) -> list[SliceEffect]:
         replay = self._replay
         if self._read(event.read).vanished:
             return []
@@ -207,7 +213,7 @@ class SliceState:
             raise LocalProtocolError(f"read {event.read} is not being replayed")
         if replay.producer in replay.read.hinted and event.kept_from > replay.reached:
             return [TellMissing(event.read, replay.reached, event.kept_from)]
-        replay.fetched(event.batches, event.reached)
+        replay.fetched(event.batches, event.reached, now)
         return self._go_on_replaying()
 
     def _read(self, number: int) -> Read:
@@ -284,8 +290,7 @@ class SliceState:
 
     def _is_at_gap(self, read: Read) -> bool:
         """All rows before a gap are drained, also those that are read again."""
-        is_replayed = self._replay is not None and self._replay.read is read
-        return read.gap is not None and not read.buffer and not is_replayed
+        return read.gap is not None and self._is_drained(read)
 
     def _cross(self, read: Read) -> None:
         read.cross_gap()
@@ -300,15 +305,37 @@ class SliceState:
         effects: list[SliceEffect] = []
         for read in filter(self._is_at_gap, list(self._at_gap.values())):
             del self._at_gap[read.place]
-            forgotten = read.forgotten()
-            if forgotten:
-                effects += self._announce()
-                batch = forgetting(read, forgotten)
-                self._credit -= batch.nbytes + frame_bytes(batch.schema)
-                effects.append(SendRollbacks(Stage(read.binding.place, 0), batch))
+            effects += self._forget(read, read.forgotten())
             self._cross(read)
             effects += self._moved(read)
         return effects
+
+    def _let_go(self) -> list[SliceEffect]:
+        """Of the open spans of journals that are gone: else their rows would be kept for ever."""
+        effects: list[SliceEffect] = []
+        for read in [self._reads[place] for place in self._ending]:
+            if not self._is_drained(read):
+                continue
+            spans = read.let_go()
+            if spans:
+                # Told once more, so that there is an epoch with which their room is freed.
+                self._news[read.place] = read
+                self._flushes.is_due = True
+            effects += self._forget(read, spans)
+            self._spans.ended(read)
+        return effects
+
+    def _forget(self, read: Read, spans: Sequence[Forgotten]) -> list[SliceEffect]:
+        if not spans:
+            return []
+        announced = self._announce()
+        batch = forgetting(read, spans)
+        self._credit -= batch.nbytes + frame_bytes(batch.schema)
+        return [*announced, SendRollbacks(Stage(read.binding.place, 0), batch)]
+
+    def _is_drained(self, read: Read) -> bool:
+        """All that was read of it was sent, also what was read again."""
+        return not read.buffer and not (self._replay is not None and self._replay.read is read)
 
     def _fetch(self) -> list[SliceEffect]:
         """Reads with nothing buffered are fetched in any case, a little or much; others as far as
@@ -351,7 +378,12 @@ class SliceState:
         if self._replay is not None:
             return bool(self._replay.buffer)
         head = self._levels.least_head()
-        return head is not None and head <= now and not self.is_deferred
+        return head is not None and head <= self._due(now) and not self.is_deferred
+
+    def _due(self, now: int) -> int:
+        """Rows up to this key are old enough. What was promised was so once, and still is if this
+        machine's clock was set back since."""
+        return max(now, self._promised)
 
     # For whoever watches
 
@@ -392,6 +424,7 @@ class SliceState:
             Seen(delay, self._rows_read)
             for delay in telling.delays(self._reads, self._levels, now, member, lane)
         ]
+        found += map(Seen, telling.clocks_ahead(self._lying, now, member, lane))
         if self._probing:
             read = next(read for read in self._reads if read.probing)
             probed = len(self._reads) - self._probing
@@ -431,11 +464,13 @@ class SliceState:
         if not self.lacks_credit:
             if self._at_gap:
                 effects += self._cross_gaps()
+            if self._ending:
+                effects += self._let_go()
             if self._replay is not None:
                 effects += self._replay_some(self._replay)
             elif not self.is_deferred:
                 effects += self._drain_some(now)
-        mark = self._levels.mark(now, self._promised, self.is_deferred)
+        mark = self._levels.mark(self._due(now), self._promised, self.is_deferred)
         if mark.kind is MarkKind.DUE:
             self._promised = max(self._promised, mark.key)
         for member, last in self._marks.items():
@@ -476,7 +511,7 @@ class SliceState:
             allowed *= min(0.9, bytes_max / size)  # rows are not as large as they are on average
 
     def _drain_some(self, now: int) -> list[SliceEffect]:
-        limit = min(self._levels.horizon(), now)
+        limit = min(self._levels.horizon(), self._due(now))
         triggers = {}
         for place, read in self._gapped.items():
             trigger = read.trigger()
@@ -531,11 +566,19 @@ class SliceState:
         self._flushes.is_due |= round_.has_closes
         self._promised = max(self._promised, int(round_.columns.keys.max()))
         effects: list[SliceEffect] = []
+        if any(piece.batch.is_ahead for piece in round_.columns.pieces):
+            effects += self._cap(int(round_.columns.keys.max()))
         effects += [SendRollbacks(stage, batch) for stage, batch in round_.rollbacks]
         for member, stage, batch in parcels(round_, self._assignment):
             self._sent_rows[member] += batch.num_rows
             effects.append(SendParcel(member, stage, batch))
         return effects
+
+    def _cap(self, key: int) -> list[SliceEffect]:
+        """Queues know clocks and no keys. The mark at the end of the round lifts the cap."""
+        mark = Mark(MarkKind.CAPPED, key)
+        self._marks = dict.fromkeys(self._marks, mark)
+        return [SendMark(member, mark) for member in self._marks]
 
     def _announce(self) -> list[SliceEffect]:
         """A Queue takes note at once: the credit for it comes back whatever waits."""
@@ -617,7 +660,7 @@ class SliceState:
         effects: list[SliceEffect] = []
         for place in list(self._ending):
             read = self._reads[place]
-            if read.buffer:
+            if not self._is_drained(read) or read.has_open_spans:
                 continue
             if place in self._news:
                 self._flushes.is_due = True

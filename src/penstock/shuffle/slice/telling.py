@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from penstock.ids import Producer
 from penstock.shuffle.status import JournalStatus, seconds_of
-from penstock.watch.causes import ReadDelay
+from penstock.watch.causes import ClockAhead, ReadDelay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from penstock.shuffle.slice.clocks import LyingClocks
     from penstock.shuffle.slice.levelling import Levels
     from penstock.shuffle.slice.reads import Int64s, Read
 
@@ -65,6 +67,16 @@ def delays(
             seconds_of(min(heads)),
             sum(read.write_head - read.offset for read in found),
         )
+
+
+def clocks_ahead(lying: LyingClocks, now: int, member: int, lane: int) -> Iterator[ClockAhead]:
+    """The clock that is farthest ahead, if one was not believed a short while ago."""
+    shown = lying.shown(now)
+    if shown:
+        farthest = shown[0]
+        ahead = seconds_of(farthest.clock) - seconds_of(farthest.seen_at)
+        producer = str(Producer.from_int64(farthest.producer))
+        yield ClockAhead(member, lane, farthest.journal, producer, ahead, len(shown))
 
 
 def holder(reads: Sequence[Read], levels: Levels) -> Read | None:

@@ -40,6 +40,7 @@ from penstock.shuffle.queue.events import (
     Wrote,
 )
 from penstock.shuffle.queue.machine import QueueMachine, keys_of
+from penstock.shuffle.queue.snapshot import decode_state, encode_state
 from penstock.watch.causes import Aligning, DiskBudget, DiskOverdrawn, HigherLane, SlowSlice
 from penstock.watch.standing import Seen
 
@@ -74,6 +75,8 @@ class Driven:
     """The offsets of each block's rows, in their order. The LSN is their number."""
     durable: int = 0
     answers: list[Answer] = field(default_factory=list)
+    asked: set[int] = field(default_factory=set)
+    """Streams that wait for an answer."""
     captured: dict[int, QueueState] = field(default_factory=dict)
     not_captured: dict[int, str] = field(default_factory=dict)
     given_back: list[object] = field(default_factory=list)
@@ -104,6 +107,7 @@ class Driven:
                 case Answer():
                     assert effect.lsn <= self.durable, "answered before it was durable"
                     self.answers.append(effect)
+                    self.asked.discard(effect.stream)
                 case GiveBack():
                     self.given_back += [part.ticket for part in effect.parts]
                 case Captured():
@@ -178,6 +182,10 @@ def stories(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, object]]]:
 
 
 def deliver(to: Driven, stream: int, item: object) -> None:
+    if isinstance(item, FlushAsked):
+        if stream in to.asked:
+            return  # a Slice asks for one at a time
+        to.asked.add(stream)
     if isinstance(item, Barrier):
         to.handle(BarrierCame(stream, item))
     else:
@@ -203,7 +211,7 @@ def test_every_row_is_written_once_and_every_flush_answered(
     asked: dict[tuple[int, int], Counter[int]] = {}
     came: list[Counter[int]] = [Counter() for _ in lanes]
     for at, (stream, item) in enumerate(said):
-        if isinstance(item, FlushAsked):
+        if isinstance(item, FlushAsked) and stream not in queue.asked:
             asked[stream, item.cycle] = came[stream].copy()
         if isinstance(item, Part):
             came[stream].update(offsets_of(item.batch))
@@ -462,3 +470,40 @@ def test_syncs_come_one_at_a_time_and_answer_what_was_written_before_them() -> N
     assert [answer.stream for answer in queue.answers] == [0], "the other came during the sync"
     queue.sync()
     assert [answer.stream for answer in queue.answers] == [0, 1]
+
+
+def test_a_second_flush_before_the_first_is_answered_is_refused() -> None:
+    queue = driven([0, 0], syncs_late=True)
+    queue.handle(Arrived(0, parcel([3], 0)))
+    queue.handle(Arrived(0, FlushAsked(1)))
+    queue.handle(Arrived(1, FlushAsked(1)))
+    with pytest.raises(RemoteProtocolError, match="flush 2, and for 1 before"):
+        queue.handle(Arrived(0, FlushAsked(2)))
+    queue = driven([0])
+    queue.handle(Arrived(0, parcel([3], 0)))
+    queue.handle(Arrived(0, IDLE))
+    for cycle in (1, 2):
+        queue.handle(Arrived(0, FlushAsked(cycle)))
+        assert queue.answers[-1].cycle == cycle
+
+
+def test_a_clock_ahead_of_its_key_holds_up_nobody() -> None:
+    """Also if an epoch is captured within the round, and the Queue goes on from there."""
+    far = 10**15
+    queue = driven([0, 0], aligned_seconds_max=0.0)
+    queue.handle(Arrived(1, Mark(MarkKind.DUE, 20)))
+    queue.handle(Arrived(0, Mark(MarkKind.CAPPED, 12)))
+    queue.handle(BarrierCame(1, Barrier(1, 1)))
+    queue.handle(Arrived(0, parcel([10, far, 11], 0)))
+    queue.handle(Arrived(0, Mark(MarkKind.DUE, 13)))
+    queue.handle(BarrierCame(0, Barrier(1, 1)))
+    assert queue.written == [0, 1, 2]
+    queue.handle(Arrived(0, parcel([15], 3)))
+    queue.handle(Arrived(0, Mark(MarkKind.DUE, 16)))
+    assert queue.written == [0, 1, 2, 3], "and the mark lifts the cap"
+    state = queue.captured[1]
+    decoded = decode_state(pa.py_buffer(b"".join(map(bytes, encode_state(state)))))
+    assert decoded.streams[0].cap == state.streams[0].cap == 12
+    again = driven([0, 0], restored=decoded, epoch=1)
+    again.handle(TimeIs())
+    assert again.written == [0, 1, 2]

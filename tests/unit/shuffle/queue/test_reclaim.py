@@ -6,17 +6,29 @@ import errno
 import os
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
 from penstock.errors import LocalProtocolError
+from penstock.shuffle.queue import block as block_module
 from penstock.shuffle.queue import log as log_module
-from penstock.shuffle.queue.errors import QueueLostError
+from penstock.shuffle.queue import reclaim as reclaim_module
+from penstock.shuffle.queue.errors import QueueLostError, QueueWriteError
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.queue.reclaim import Reclaimed, reclaim
 from penstock.shuffle.queue.segment import list_segments, segment_path
-from tests.unit.shuffle.queue.queues import Rollback, Row, append, frontier, producer, read
+from tests.unit.shuffle.queue.queues import (
+    Rollback,
+    Row,
+    append,
+    frontier,
+    names_of,
+    parts_of,
+    producer,
+    read,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,3 +219,126 @@ def test_space_comes_back_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Mon
     assert [row.clock for row in found] == list(range(61, 81))
     append(log, busy(81))
     assert log.sync() == log.last_lsn
+
+
+@pytest.mark.parametrize("blocks_max", [1, 4])
+def test_a_span_of_many_blocks_of_survivors_pins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks_max: int
+) -> None:
+    """However large it is: it costs a few times its own size, and keeps its order, also if the rest
+    of it is written again with a later epoch only."""
+    monkeypatch.setattr(reclaim_module, "SURVIVORS_BYTES_MAX", 5_000)
+    monkeypatch.setattr(reclaim_module, "SURVIVORS_BLOCKS_MAX", blocks_max)
+    log = QueueLog.open(tmp_path, 0, segment_bytes_max=SEGMENT_BYTES_MAX)
+    for first in range(1, 401, 20):
+        append(log, opened(first, 20))
+    span_bytes, clock, sizes, lsns = log.size_bytes, 1, [], []
+    for number in range(400):
+        append(log, busy(clock))
+        clock += 20
+        lsn = log.sync()
+        reclaim(log, frontier({BUSY: clock - 1}), lsn)
+        sizes.append(log.size_bytes)
+        lsns.append(lsn)
+        if number % 67 == 0:
+            end = {BUSY: clock - 1, OPEN: 400}
+            found = read(QueueReader(tmp_path), {BUSY: clock - 1}, end, log.sync())
+            assert [row.clock for row in found] == list(range(1, 401))
+    assert log.first_segment > 20
+    assert max(sizes) < 6 * span_bytes + 6 * SEGMENT_BYTES_MAX
+    assert min(sizes[200:]) < 3 * span_bytes, "it is freed again and again"
+    append(log, [Rollback(*OPEN, 0, 400)])
+    lsn = log.sync()
+    reclaim(log, frontier({BUSY: clock - 1}), lsn)
+    assert log.first_segment == log.segment
+    log.close()
+
+
+def test_survivors_that_cannot_all_be_written_are_whole_as_far_as_they_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk between two blocks of survivors: each stands for its own segments."""
+    monkeypatch.setattr(reclaim_module, "SURVIVORS_BYTES_MAX", 1)
+    log = QueueLog.open(tmp_path, 0, segment_bytes_max=1)
+    for first in (1, 11, 21):
+        append(log, opened(first, 2))
+        for clock in range(first * 10, first * 10 + 80, 20):
+            append(log, busy(clock))
+    append(log, busy(500))
+    lsn = log.sync()
+    real, calls = block_module.encode_block, []
+
+    def refuse(*arguments: object, **options: object) -> object:
+        calls.append(1)
+        if len(calls) == 2:
+            raise QueueWriteError("no room")
+        return real(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(log_module, "encode_block", refuse)
+    consumed = {BUSY: 10**5}
+    assert reclaim(log, frontier(consumed), lsn).survivors_rows == 2
+    end = {**consumed, OPEN: 100}
+    wanted = [1, 2, 11, 12, 21, 22]
+    found = read(QueueReader(tmp_path), consumed, end, log.sync())
+    assert [row.clock for row in found] == wanted
+    assert reclaim(log, frontier(consumed), log.sync()).survivors_rows == 4
+    found = read(QueueReader(tmp_path), consumed, end, log.sync())
+    assert [row.clock for row in found] == wanted
+    reclaim(log, frontier(consumed), log.sync())
+    assert log.first_segment > 10
+    log.close()
+
+
+def test_a_queue_short_of_room_lets_go_of_the_segment_it_writes(tmp_path: Path) -> None:
+    """If a rollback is the last thing that happens, no document comes to seal the segment."""
+    log = QueueLog.open(tmp_path, 0)
+    append(log, [*busy(1), *opened(1, 150)])
+    append(log, [Rollback(*OPEN, 0, 150)])
+    lsn, consumed = log.sync(), frontier({BUSY: 20})
+    size_bytes = log.size_bytes
+    assert reclaim(log, consumed, lsn) == Reclaimed(), "there is no need"
+    result = reclaim(log, consumed, lsn, short_of_room=True)
+    assert result.survivors_lsn is not None
+    assert result.survivors_rows == 0
+    lsn = log.sync()
+    freed = reclaim(log, consumed, lsn, short_of_room=True)
+    assert freed.segments == (1,)
+    assert log.size_bytes < size_bytes / 4
+    assert freed.survivors_lsn is None, "an empty one is not written again and again"
+    log.close()
+    with QueueLog.open(tmp_path, lsn) as again:
+        append(again, busy(21))
+        found = read(QueueReader(tmp_path), {BUSY: 20}, {BUSY: 40}, again.sync())
+        assert [row.clock for row in found] == list(range(21, 41))
+
+
+def test_the_segment_that_is_written_stays_while_an_open_span_fills_it(tmp_path: Path) -> None:
+    log = QueueLog.open(tmp_path, 0)
+    append(log, [*busy(1), *opened(1, 150)])
+    lsn = log.sync()
+    assert reclaim(log, frontier({BUSY: 20}), lsn, short_of_room=True) == Reclaimed()
+    log.close()
+
+
+def test_survivors_among_other_blocks_are_still_read_and_written_again(tmp_path: Path) -> None:
+    """As earlier releases wrote them: in a segment with rows behind them."""
+    log = QueueLog.open(tmp_path, 0, segment_bytes_max=1)
+    append(log, [*opened(1, 3), *busy(1, 150)])
+    append(log, [*opened(4, 3), *busy(151, 150)])
+    append(log, busy(301, 100))
+    numbers = names_of(opened(1, 3))
+    parts, order = parts_of(opened(1, 3), numbers, [0] * 3)
+    names = {number: name for name, number in numbers.items()}
+    with patch.object(log, "_roll"):
+        log.append(parts, order, names, stands_for=[1])
+        log._is_of_survivors = False
+        append(log, opened(7, 3))
+    for first in range(401, 1401, 100):
+        append(log, busy(first, 100))
+    consumed, wanted = {BUSY: 2000}, list(range(1, 10))
+    for _ in range(3):
+        found = read(QueueReader(tmp_path), consumed, {**consumed, OPEN: 9}, log.sync())
+        assert [row.clock for row in found] == wanted
+        reclaim(log, frontier(consumed), log.sync())
+    assert log.first_segment > 3
+    log.close()

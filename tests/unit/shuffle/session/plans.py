@@ -14,6 +14,7 @@ def binding(
     key: tuple[str, ...] = ("id",),
     key_from_partitions: bool = False,
     selector: Selector = EVERYTHING,
+    partition_by: tuple[str, ...] = ("region",),
     lane: int = 0,
     cohort: int = 0,
 ) -> BindingPlan:
@@ -23,6 +24,7 @@ def binding(
         key=key,
         key_from_partitions=key_from_partitions,
         selector=selector,
+        partition_by=partition_by,
         lane=lane,
         cohort=cohort,
         delay=0,

@@ -67,9 +67,21 @@ def test_what_is_no_journal_is_refused(name: str) -> None:
         INDEX.targets(name, 0)
 
 
-def test_a_journal_without_the_column_that_chooses_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="no partition column 'region', by which binding"):
-        INDEX.targets("orders/tier=eu/000", 0)
+@pytest.mark.parametrize(
+    "name", ["orders/000", "orders/tier=eu/000", "orders/region=eu/tier=2/000"]
+)
+def test_a_journal_by_other_columns_than_the_collection_is_refused(name: str) -> None:
+    """Whether a selector names them or not."""
+    for index in (INDEX, HintIndex(plan_of(binding(0)))):
+        with pytest.raises(RemoteProtocolError, match=r"'orders', which .* partitioned by region"):
+            index.targets(name, 0)
+
+
+def test_columns_in_another_order_are_another_journal() -> None:
+    index = HintIndex(plan_of(binding(0, partition_by=("region", "tier"))))
+    assert index.targets("orders/region=eu/tier=2/000", 0) == (0,)
+    with pytest.raises(RemoteProtocolError, match="partitioned by region, tier"):
+        index.targets("orders/tier=2/region=eu/000", 0)
 
 
 values = st.sampled_from(["eu", "us", "a/b", "%_1", 1, None, True])

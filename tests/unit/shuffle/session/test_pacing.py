@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.shuffle.session.pacing import HURRY_SECONDS, LEAD, Pacing
+from penstock.shuffle.session.pacing import HURRY_SECONDS, LEAD, Pacing, Reminders
 
 INTERVAL = 1.0
 
@@ -110,3 +110,14 @@ def test_never_too_soon_and_never_later_than_the_interval(steps: list[tuple[str,
             case _:
                 pacing.given(now)
         assert begun + HURRY_SECONDS <= pacing.due_at <= begun + INTERVAL
+
+
+def test_a_long_wait_is_said_again_and_again() -> None:
+    reminders = Reminders(100.0)
+    assert reminders.due({0: 10.0}, 109.0) == []
+    assert reminders.due({0: 10.0, 1: 50.0}, 110.0) == [0]
+    assert reminders.due({0: 10.0, 1: 50.0}, 149.0) == []
+    assert reminders.due({0: 10.0, 1: 50.0}, 211.0) == [0, 1]
+    assert reminders.due({0: 250.0}, 311.0) == [], "another one has begun"
+    assert reminders.due({}, 320.0) == []
+    assert reminders.due({0: 250.0}, 350.0) == [0]

@@ -48,7 +48,7 @@ def binding(
     not_after: int = 2**64 - 1,
 ) -> BindingPlan:
     return BindingPlan(
-        place, "things", ("k",), False, EVERYTHING, 0, cohort, delay, not_before, not_after
+        place, "things", ("k",), False, EVERYTHING, (), 0, cohort, delay, not_before, not_after
     )
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.shuffle.marks import IDLE, Mark, MarkKind
 from penstock.shuffle.slice import levelling
+from penstock.shuffle.slice.clocks import keys_of
 from penstock.shuffle.slice.levelling import Levels, cut, gather
-from penstock.shuffle.slice.reads import Buffered, Piece, Read, keys_of
+from penstock.shuffle.slice.reads import Buffered, Piece, Read
 from penstock.shuffle.slice.states import ReadStates
 from tests.unit.shuffle.slice.model import binding
 
