@@ -6,16 +6,23 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped] # it has no types
+
+from tests.java_archive import use_brief_java
 
 if TYPE_CHECKING:
     import pytest
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+# A background job of a shell ignores Ctrl-C, and so do all processes that it starts: tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+use_brief_java()
 
 WITH_SPARK = ("tests/integration/test_spark_", "tests/integration/test_chaos")
 
