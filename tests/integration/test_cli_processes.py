@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 COMMAND = str(Path(sys.executable).with_name("penstock"))
-WAIT_S = 60
+WAIT_S = 120
 
 
 @pytest.fixture
