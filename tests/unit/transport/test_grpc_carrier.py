@@ -66,11 +66,11 @@ WAIT_SECONDS_MAX = 120.0
 """How long a test waits for what must come: it is reached only by a failure."""
 PATIENT = Timing(connect_seconds_max=30, heartbeat_seconds=10, silence_seconds_max=60)
 HASTY = Timing(connect_seconds_max=1, heartbeat_seconds=0.1, silence_seconds_max=0.5)
-STRICT = Timing(connect_seconds_max=30, heartbeat_seconds=0.1, silence_seconds_max=0.5)
-"""For those who have to connect, however busy the machine is."""
-PATIENT = Timing(connect_seconds_max=30, heartbeat_seconds=0.05, silence_seconds_max=2.0)
-"""For those who must not be given up."""
 """For tests of silence, which end by it."""
+STRICT = Timing(connect_seconds_max=30, heartbeat_seconds=0.1, silence_seconds_max=0.5)
+"""The same for those who have to connect first, however busy the machine is."""
+STEADY = Timing(connect_seconds_max=30, heartbeat_seconds=0.05, silence_seconds_max=2.0)
+"""For heartbeats that keep a call alive."""
 
 TOKEN = Token("sixteen letters!")
 AUTHORITY = Authority.create("orders")
@@ -477,11 +477,11 @@ def test_a_sender_that_falls_silent_is_lost(stack: ExitStack) -> None:
 
 
 def test_heartbeats_keep_a_call_alive(stack: ExitStack) -> None:
-    listening = Listening(stack, timing=PATIENT)
-    link, connection = dial(stack, listening.address, timing=PATIENT)
+    listening = Listening(stack, timing=STEADY)
+    link, connection = dial(stack, listening.address, timing=STEADY)
     link.offer(HELLO)
     stream = listening.stream()
-    time.sleep(1.2 * PATIENT.silence_seconds_max)
+    time.sleep(1.2 * STEADY.silence_seconds_max)
     link.offer(Flush(1))
     assert [stream.next(), stream.next()] == [HELLO, Flush(1)]
     assert stream.endings == []
