@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 ARTIFACTS = ROOT / "artifacts" / "browser"
 COMMAND = str(Path(sys.executable).with_name("penstock"))
-WAIT_SECONDS_MAX = 40.0
+WAIT_SECONDS_MAX = 120.0
 NOTHING_TO_INSTALL_WITH = 3
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

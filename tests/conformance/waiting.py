@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.transport import Received, Receiver
 
-WAIT_SECONDS_MAX = float(os.environ.get("PENSTOCK_WAIT_SECONDS", "30"))
+WAIT_SECONDS_MAX = float(os.environ.get("PENSTOCK_WAIT_SECONDS", "120"))
 """Only a test that fails waits this long."""
 QUIET_SECONDS = 0.05
 """For what must not happen: long enough that a wrong program would most likely have done it."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.journal import Collection, open_store
+from tests.conformance.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 COMMAND = str(Path(sys.executable).with_name("penstock"))
-WAIT_S = 60
+WAIT_S = 120
 
 
 @pytest.fixture
@@ -125,7 +126,10 @@ def test_a_reader_that_has_enough_is_no_error(store: OpenStore, unbuffered: str)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_following_shows_new_documents_until_it_is_interrupted(store: OpenStore) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_following_shows_new_documents_until_it_is_interrupted(
+    store: OpenStore, number: signal.Signals
+) -> None:
     with store.producer() as producer, _running(store, "read", "orders", "--follow") as follower:
         producer.append("orders", [{"id": 1}])
         assert json.loads(follower.line())["id"] == 1
@@ -135,8 +139,30 @@ def test_following_shows_new_documents_until_it_is_interrupted(store: OpenStore)
             follower.line(timeout_s=1)
         transaction.commit()
         assert sorted(json.loads(follower.line())["id"] for _ in range(2)) == [2, 3]
-        follower.process.send_signal(signal.SIGINT)
+        follower.process.send_signal(number)
         assert follower.end() == (0, "")
+
+
+def test_what_was_followed_into_a_file_is_whole_when_it_is_ended(
+    store: OpenStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "orders.jsonl"
+    arguments = ("read", "orders", "--follow", "--output", str(path))
+    with store.producer() as producer, _running(store, *arguments) as follower:
+        producer.append("orders", [{"id": 1}, {"id": 2}])
+        partial = tmp_path / ".orders.jsonl.partial"
+        eventually(lambda: partial.exists() and partial.stat().st_size > 0, "a flush", WAIT_S)
+        follower.process.send_signal(signal.SIGTERM)
+        assert follower.end() == (0, "")
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_page_is_served_until_it_is_ended(store: OpenStore, number: signal.Signals) -> None:
+    with _running(store, "web", "--json") as command:
+        assert json.loads(command.line())["address"]
+        command.process.send_signal(number)
+        assert command.end() == (0, "")
 
 
 def test_following_ends_by_itself_at_its_limit(store: OpenStore) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["database"]
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 """After which a step counts as stuck. It takes about three."""
 AT_ONCE = 4
 """Clusters that run beside each other: most of the time they wait for a timeout."""

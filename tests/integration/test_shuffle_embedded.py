@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.resume import Resume
 
 pytestmark = pytest.mark.slow
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 REGIONS = "abcdef"
 
 
@@ -472,12 +472,14 @@ def test_old_documents_of_low_priority_do_not_delay_live_ones(tmp_path: Path) ->
     texts = pa.array(["x" * 20] * at_once)
     came = 0
     """Of the old ones."""
-    written: dict[int, float] = {}
-    lags: list[tuple[int, float]] = []
-    """Of each live document: how many old ones had come by then, and how long it took."""
+    written: dict[int, int] = {}
+    """Of each live document that is under way: how many old ones had come when it was written."""
+    lags: list[tuple[int, int]] = []
+    """Of each that came: how many old ones had come by then, and how many of them meanwhile. That
+    is the same on a busy machine, where seconds are not."""
 
     def write_live(producer: Any, number: int) -> None:
-        written[number] = time.monotonic()
+        written[number] = came
         producer.append("live", [{"id": number, "v": "now"}])
 
     with store.producer() as historian:
@@ -503,10 +505,10 @@ def test_old_documents_of_low_priority_do_not_delay_live_ones(tmp_path: Path) ->
                             came += found.batch.num_rows
                         else:
                             live += found.batch.column("id").to_pylist()  # type: ignore[arg-type]
-                lags += [(came, time.monotonic() - written.pop(one)) for one in live]
+                lags += [(came, came - written.pop(one)) for one in live]
                 shuffle.session.consumed(newest.number)
                 position = newest
-    during = [seconds for passed, seconds in lags if passed < old]
+    during = [meanwhile for passed, meanwhile in lags if passed < old]
     assert len(during) >= 6, "they come long before all old ones"
     early, late = during[: len(during) // 2], during[len(during) // 2 :]
-    assert statistics.median(late) < 2 * statistics.median(early) + 0.5, "it does not grow"
+    assert statistics.median(late) < 2 * statistics.median(early) + old / 20, "it does not grow"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 
 pytestmark = pytest.mark.slow
 

@@ -367,5 +367,6 @@ def test_a_data_frame_is_written_whole(spark: SparkSession, store: ps.OpenStore)
     with pytest.raises(Exception, match="column 'region': has no value"):
         failing.options(store=store.url, collection="out").mode("append").save()
     assert ids_in(spark, store) == Counter(range(100))
-    files = list(Path(store.url.removeprefix("file://")).glob("sinks/**/0*"))
-    assert not files, "nothing is left of it"
+    # Folders are named after queries, by chance: some of those names begin like a part's, too.
+    found = Path(store.url.removeprefix("file://")).glob("sinks/**/0*")
+    assert not [path for path in found if path.is_file()], "nothing is left of it"

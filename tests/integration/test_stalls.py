@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.journal.producer import OpenProducer
     from penstock.shuffle.running import Shuffle
 
-PATIENCE_SECONDS = 45.0
+PATIENCE_SECONDS = 120.0
 """A machine may be busy."""
 HELD_SECONDS_MAX = 90.0
 """What is held goes on then, if a test fails before it lets go."""

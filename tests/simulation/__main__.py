@@ -8,6 +8,7 @@ from collections import Counter
 
 from tests.simulation.broken import BROKEN
 from tests.simulation.cluster import run
+from tests.simulation.seeds import fresh_seed
 from tests.simulation.shrink import shrink
 
 
@@ -15,13 +16,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000, help="run this many, from --first on")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--fresh", action="store_true", help="begin at a seed nobody has tried")
     parser.add_argument("--seed", type=int, help="run this one only")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
     parser.add_argument("--shrink", action="store_true", help="tell the smallest story that fails")
     parser.add_argument("--broken", choices=BROKEN, help="break this rule on purpose")
     options = parser.parse_args()
     parts = BROKEN.get(options.broken)
-    seeds = range(options.first, options.first + options.seeds)
+    first = fresh_seed() if options.fresh else options.first
+    seeds = range(first, first + options.seeds)
     if options.seed is not None:
         seeds = range(options.seed, options.seed + 1)
     counts: Counter[str] = Counter()
@@ -39,7 +42,7 @@ def main() -> int:
             _print(f"{len(result.script)} choices, {len(script)} of them needed ({runs} runs):")
             _print(*run(script=script, parts=parts, tracing=True).trace)
     _print(*(f"{count:8}  {what}" for what, count in sorted(counts.items())))
-    _print(f"{len(seeds)} seeds, {failed} failed")
+    _print(f"{len(seeds)} seeds from {seeds.start} on, {failed} failed")
     return 1 if failed else 0
 
 

@@ -11,6 +11,7 @@ from tests.simulation.choices import Choices, evenly
 from tests.simulation.keyvalue import Slots
 from tests.simulation.member import Member, Parts
 from tests.simulation.rules import Disk, Rules
+from tests.simulation.stillness import Stillness
 from tests.simulation.world import Process, Violation, World
 
 if TYPE_CHECKING:
@@ -174,7 +175,13 @@ def _live(world: World, parts: Parts) -> None:
     world.run(faults.FAULT_SECONDS)
     cluster.calm()
     since = cluster.rules.newest
+    stillness = Stillness(world.now)
     while not cluster.has_come_round(since):
+        still_since = stillness.look(world.now, (cluster.rules.newest, cluster.doubts(since)))
+        if still_since is not None:
+            raise Violation(
+                f"nothing moves any more since {still_since:.1f} s: {cluster.doubts(since)}"
+            )
         if world.now > faults.FAULT_SECONDS + QUIET_SECONDS_MAX:
             raise Violation(f"the cluster does not come round: {cluster.doubts(since)}")
         world.run(world.now + 1.0)

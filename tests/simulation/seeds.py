@@ -3,9 +3,10 @@ try does happen, and that a run can be had again."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import pytest
 
@@ -22,6 +23,8 @@ class Outcome(Protocol):
     trace: list[str]
 
 
+FRESH_MIN: Final = 1_000_000
+FRESH_MAX: Final = 1 << 31
 OutcomeT = TypeVar("OutcomeT", bound=Outcome)
 OutcomeT_co = TypeVar("OutcomeT_co", bound=Outcome, covariant=True)
 
@@ -30,6 +33,11 @@ class Run(Protocol[OutcomeT_co]):
     def __call__(
         self, seed: int = 0, script: Script | None = None, *, tracing: bool = False
     ) -> OutcomeT_co: ...
+
+
+def fresh_seed() -> int:
+    """Far behind the seeds that are always run, and another one each time."""
+    return random.SystemRandom().randrange(FRESH_MIN, FRESH_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +49,25 @@ class Seeds(Generic[OutcomeT]):
     often: Mapping[str, float]
     """For each seed, at least. A run in which none of this happens shows nothing."""
 
+    def check_fresh(self, count: int) -> None:
+        """Seeds that nobody has tried yet. One that fails is told, with how to have it again."""
+        first = fresh_seed()
+        self._run_all(range(first, first + count))
+
     def check_rules(self, seeds: range) -> Counter[str]:
         """What happened in these seeds. One that fails is shrunk, and told."""
+        counts = self._run_all(seeds)
+        seldom = [name for name, least in self.often.items() if counts[name] < least * len(seeds)]
+        assert not seldom, {name: counts[name] for name in seldom}
+        return counts
+
+    def _run_all(self, seeds: range) -> Counter[str]:
         counts: Counter[str] = Counter()
         for seed in seeds:
             result = self.run(seed)
             if result.violation is not None:
                 pytest.fail(self._story(seed, result), pytrace=False)
             counts += result.counts
-        seldom = [name for name, least in self.often.items() if counts[name] < least * len(seeds)]
-        assert not seldom, {name: counts[name] for name in seldom}
         return counts
 
     def check_replays(self, count: int) -> None:

@@ -13,6 +13,7 @@ from tests.simulation.shrink import shrink
 
 FEW: Final = 200
 SEED_COUNT: Final = 2000
+FRESH: Final = 200
 
 OFTEN: Final = {
     "epochs: commit": 4.0,
@@ -46,6 +47,12 @@ def test_the_rules_hold_for_all_other_seeds() -> None:
         if not any(counts[f"{kind}: {step}"] for kind in ("kill", "pause", "replace"))
     ]
     assert not spared, f"nothing befell a process at {spared}"
+
+
+@pytest.mark.slow
+def test_the_rules_hold_for_fresh_seeds() -> None:
+    """Other ones each time: what fails says by which seed, and how to have it again."""
+    SEEDS.check_fresh(FRESH)
 
 
 def test_a_seed_is_replayed_exactly() -> None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections import Counter
 
+from tests.simulation.seeds import fresh_seed
 from tests.simulation_shuffle.run import run
 from tests.simulation_shuffle.shrink import shrink
 
@@ -14,11 +15,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation_shuffle", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000, help="run this many, from --first on")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--fresh", action="store_true", help="begin at a seed nobody has tried")
     parser.add_argument("--seed", type=int, help="run this one only")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
     parser.add_argument("--shrink", action="store_true", help="tell the smallest story that fails")
     options = parser.parse_args()
-    seeds = range(options.first, options.first + options.seeds)
+    first = fresh_seed() if options.fresh else options.first
+    seeds = range(first, first + options.seeds)
     if options.seed is not None:
         seeds = range(options.seed, options.seed + 1)
     counts: Counter[str] = Counter()
@@ -35,7 +38,7 @@ def main() -> int:
                 _print(f"{len(result.script)} choices, {len(script)} of them needed ({runs} runs):")
                 _print(*run(script=script, tracing=True).trace, repr(script))
     _print(*(f"{count:8}  {what}" for what, count in sorted(counts.items())))
-    _print(f"{len(seeds)} seeds, {failed} failed")
+    _print(f"{len(seeds)} seeds from {seeds.start} on, {failed} failed")
     return 1 if failed else 0
 
 

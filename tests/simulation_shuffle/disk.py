@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import LocalProtocolError
@@ -25,7 +24,7 @@ from tests.simulation.world import Violation
 from tests.simulation_shuffle.oracle import VNODES_OF_KEYS, Document, commits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.parcels import Stage
     from penstock.shuffle.queue.block import Order, Parcel
     from penstock.shuffle.queue.handover import Settled
+    from penstock.shuffle.queue.reader import QueueBatch
     from tests.simulation.world import World
     from tests.simulation_shuffle.oracle import Commits
     from tests.simulation_shuffle.oracle import Source as DocumentSource
@@ -151,15 +151,31 @@ class Disk:
         ]
         if self._log is not None and other._folder is not None:
             source = Source(other._folder, other.generation, lsn, settled)
-            count = take(self._log, source.alive(consumed, vnodes))
+            batches = _Remembered(source.alive(consumed, vnodes))
+            count = take(self._log, batches)
+            found = self._check_taken(batches.documents(), found, other)
             if count != len(found):
-                raise Violation(f"{count} rows were taken, and the model has {len(found)}")
+                raise Violation(f"{count} rows were taken, and read were {len(found)}")
             self.last_lsn = self._log.last_lsn
         elif found:
             self.last_lsn = self._next_lsn()
         if found:
             self.blocks.append(Block(self.last_lsn, list(found), 50 * len(found)))
         self._world.counts["documents taken over"] += len(found)
+
+    def _check_taken(
+        self, real: list[Document], found: list[Document], other: Disk
+    ) -> list[Document]:
+        """The epoch's record knows what was consumed when the epoch began. The consumer may have
+        said more since, and then reclaim has dropped segments: of what is consumed by now a part
+        may be missing, of the rest nothing."""
+        is_real = set(real)
+        missing = [entry for entry in found if entry not in is_real and other._is_open(entry)]
+        if missing:
+            raise Violation(f"not taken from disk {other.member}: {missing[:3]}")
+        if real != [entry for entry in found if entry in is_real]:
+            raise Violation(f"taken from disk {other.member} was {real}, the model has {found}")
+        return real
 
     def sync_to(self, lsn: int) -> int:
         """What was written up to here is durable from now on. Gives up to where all is."""
@@ -299,13 +315,32 @@ def entries_of(stage: Stage, batch: pa.RecordBatch, names: Names) -> list[Docume
 
 
 def _read(folder: Path, start: Frontier, end: Frontier, lsn: int) -> list[Document]:
-    found: list[Document] = []
     with QueueReader(folder) as reader:
-        for _, batches in groupby(reader.read(start, end, lsn), key=lambda batch: batch.lsn):
-            placed: list[tuple[int, Document | Forget]] = []
-            for batch in batches:
-                rows = entries_of(batch.stage, batch.batch, batch.names)
-                placed += zip(batch.places.tolist(), rows, strict=True)
-            placed.sort(key=lambda each: each[0])
-            found += [row for _, row in placed if isinstance(row, Document)]
-    return found
+        batches = _Remembered((batch.lsn, batch) for batch in reader.read(start, end, lsn))
+        for _ in batches:
+            pass
+        return batches.documents()
+
+
+class _Remembered:
+    """Passes batches on, and remembers their documents. Each comes with the number of its block."""
+
+    def __init__(self, batches: Iterable[tuple[int, QueueBatch]]) -> None:
+        self._batches = batches
+        self._blocks: dict[int, list[tuple[int, Document | Forget]]] = {}
+
+    def __iter__(self) -> Iterator[tuple[int, QueueBatch]]:
+        for block, batch in self._batches:
+            rows = entries_of(batch.stage, batch.batch, batch.names)
+            placed = self._blocks.setdefault(block, [])
+            placed += zip(batch.places.tolist(), rows, strict=True)
+            yield block, batch
+
+    def documents(self) -> list[Document]:
+        """In queue order, which is not that of LSNs: a block of survivors comes first."""
+        return [
+            row
+            for placed in self._blocks.values()
+            for _, row in sorted(placed, key=lambda each: each[0])
+            if isinstance(row, Document)
+        ]

@@ -9,8 +9,10 @@ from unittest.mock import patch
 
 from penstock.shuffle.session.lost import RowsLostError
 from tests.simulation.choices import Choices, Menu
+from tests.simulation.stillness import Stillness
 from tests.simulation.world import Violation, World
 from tests.simulation_shuffle.cluster import Cluster, Crash, Parts
+from tests.simulation_shuffle.liveness import state_of, waiting_of
 from tests.simulation_shuffle.oracle import commits_of
 from tests.simulation_shuffle.setting import Setting, choose_setting, small
 from tests.simulation_shuffle.writers import Writer
@@ -111,8 +113,14 @@ def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None
     world = cluster.world
     until = world.now + seconds_max
     seen, looks = -1, 0
+    stillness = Stillness(world.now)
     while True:
         looks += 1
+        still_since = stillness.look(world.now, state_of(cluster))
+        if still_since is not None:
+            raise Violation(
+                f"nothing moves any more since {still_since:.1f} s: {waiting_of(cluster)}"
+            )
         if cluster.consumer.documents == seen and looks % LOOKS:
             advance(cluster, world.now + STEP_SECONDS)
             continue

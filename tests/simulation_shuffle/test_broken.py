@@ -6,7 +6,14 @@ from typing import Final
 
 import pytest
 
+from penstock.shuffle.session.state import (
+    Progressed,
+    SessionEffect,
+    SessionEvent,
+    SessionState,
+)
 from tests.simulation_shuffle.broken import BROKEN
+from tests.simulation_shuffle.cluster import Parts
 from tests.simulation_shuffle.run import Result, run
 from tests.simulation_shuffle.shrink import kind_of, shrink
 
@@ -42,6 +49,20 @@ def test_a_broken_rule_is_found(name: str) -> None:
 def test_a_rule_that_seldom_matters_is_found(name: str) -> None:
     seed, _ = _first(name, SELDOM_SEEDS_MAX[name])
     assert run(seed).violation is None
+
+
+class Deaf(SessionState):
+    """No Slice is heard that has come further."""
+
+    def on_event(self, event: SessionEvent, now: float) -> list[SessionEffect]:
+        return [] if isinstance(event, Progressed) else super().on_event(event, now)
+
+
+def test_a_run_that_stands_still_says_so_and_what_waits() -> None:
+    result = run(1, parts=Parts(session_state=Deaf))
+    assert result.violation is not None
+    assert result.violation.startswith("nothing moves any more since ")
+    assert "delivered are 0 documents" in result.violation
 
 
 def test_a_failing_seed_is_shrunk() -> None:

@@ -14,6 +14,7 @@ from tests.simulation_shuffle.shrink import shrink
 
 FEW: Final = 150
 SEED_COUNT: Final = 2000
+FRESH: Final = 150
 """`python -m tests.simulation_shuffle` runs any number."""
 
 OFTEN: Final = {
@@ -82,6 +83,12 @@ def test_the_rules_hold_for_all_other_seeds() -> None:
     counts = SEEDS.check_rules(range(FEW, SEED_COUNT))
     never = [step for step in STEPS if not counts[f"crash: {step}"]]
     assert not never, f"nothing crashed at {never}"
+
+
+@pytest.mark.slow
+def test_the_rules_hold_for_fresh_seeds() -> None:
+    """Other ones each time: what fails says by which seed, and how to have it again."""
+    SEEDS.check_fresh(FRESH)
 
 
 def test_a_seed_is_replayed_exactly() -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C, for commands that run until they are told to stop."""
+"""Ctrl-C and SIGTERM, for commands that run until they are told to stop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def interrupts(stop: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C stops in order, the second at once. A service manager's word is one, too."""
+    """The first Ctrl-C stops in order, the second at once. So does SIGTERM, which service managers
+    send. A signal that is ignored already stays ignored: a shell starts background jobs like that,
+    so that Ctrl-C only ends what is in the foreground."""
 
     def handle(number: int, _: object) -> None:
         signal.signal(number, before[signal.Signals(number)])
         stop()
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: how for number, how in found.items() if how is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, handle)
     try:

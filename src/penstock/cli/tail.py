@@ -19,6 +19,7 @@ from penstock.journal.views import document_batch
 from penstock.sequence import sequence_batch
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
 
     from penstock.cli.reading import Wanted
@@ -32,11 +33,13 @@ SETTLE_S: Final = 2.0
 """How often dead producers are looked for, so that what they decided is shown."""
 
 
-def follow(store: OpenStore, wanted: Wanted) -> Iterator[pa.RecordBatch | None]:
-    """Never ends by itself. Gives None when there is nothing new for now."""
+def follow(
+    store: OpenStore, wanted: Wanted, stopping: threading.Event
+) -> Iterator[pa.RecordBatch | None]:
+    """Until `stopping` is set. Gives None when there is nothing new for now."""
     tails: dict[str, JournalTail] = {}
     settled_at = float("-inf")
-    while True:
+    while not stopping.is_set():
         if time.monotonic() - settled_at > SETTLE_S:
             store.recover_if_possible()
             settled_at = time.monotonic()
@@ -46,8 +49,10 @@ def follow(store: OpenStore, wanted: Wanted) -> Iterator[pa.RecordBatch | None]:
                 tails[cut.journal] = JournalTail(store, cut, wanted.columns)
             for found in tails[cut.journal].advance(cut):
                 yield document_batch(found, wanted.schema)
+                if stopping.is_set():
+                    return
         yield None
-        time.sleep(POLL_S)
+        stopping.wait(POLL_S)
 
 
 class JournalTail:

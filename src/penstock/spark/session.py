@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 CORES_DEFAULT: Final = 2
 LOOPBACK: Final = "127.0.0.1"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
-_NOISE: Final = (b"Using incubator modules",)
-"""Java says this of a module that Spark asks for, whatever the logging is set to."""
+_NOISE: Final = (
+    b"Using incubator modules",
+    b"WARNING: package sun.security.action not in java.base",
+)
+"""Java says this of what Spark asks every Java for, whatever the logging is set to."""
 _DAEMON: Final = b"pyspark/daemon.py"
 _PANDAS_WARNING: Final = "PySpark does not yet fully support pandas"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"

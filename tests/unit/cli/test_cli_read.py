@@ -6,6 +6,7 @@ import csv
 import datetime
 import io
 import json
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -203,7 +204,9 @@ class _Following:
     """Follows a collection one step at a time, as long as a test needs."""
 
     def __init__(self, store: OpenStore) -> None:
-        self._batches = follow(store, Wanted.of(store.collection("orders"), ("id",)))
+        self._batches = follow(
+            store, Wanted.of(store.collection("orders"), ("id",)), threading.Event()
+        )
 
     def new(self) -> list[int]:
         """What one more look brings."""

@@ -337,7 +337,10 @@ def test_a_folder_in_use_is_refused(
     run("shuffle", *LOCAL, "--members", "2", "--folder", str(place))
 
 
-def test_following_ends_in_order_at_ctrl_c(store: OpenStore, run: Run_, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_following_ends_in_order_at_ctrl_c(
+    store: OpenStore, run: Run_, tmp_path: Path, number: signal.Signals
+) -> None:
     """New documents are read meanwhile, and the next run has nothing left to do."""
     place = tmp_path / "shuffle"
     first = _write_faulty(store, 0)
@@ -347,16 +350,16 @@ def test_following_ends_in_order_at_ctrl_c(store: OpenStore, run: Run_, tmp_path
         eventually(lambda: _held(place) == first, "the first documents")
         written.append(_write_faulty(store, 1_000))
         eventually(lambda: _held(place) == first + written[0], "the second documents")
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     background = Background(interrupt, "interrupts")
     options = (*LOCAL, "--folder", str(place), "--verify", "--json")
     report = _report(run("shuffle", *options, "--follow"))
     background.result()
     assert report["documents"] == first + written[0]
     assert report["verified"]["equal"]
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
     assert _report(run("shuffle", *options))["new_documents"] == 0
 
 

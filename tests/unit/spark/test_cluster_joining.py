@@ -17,7 +17,7 @@ from penstock.transport.security import ClusterSecurity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 QUIET_SECONDS = 0.3
 JOINING = Joining("127.0.0.1", "here", 4711, "/queues", {1: Held("/queues/member-1", 5)})
 

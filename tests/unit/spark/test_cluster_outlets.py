@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.journal import OpenStore
 
 FEED = Feed("orders", (Binding("orders"),))
-WAIT_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = 120.0
 
 
 class Driver:

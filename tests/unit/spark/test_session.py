@@ -31,6 +31,7 @@ BLOCK = [
 def test_a_process_that_finds_java_gone_is_noise() -> None:
     assert is_noise(b"BrokenPipeError: [Errno 32] Broken pipe\n", BLOCK)
     assert is_noise(b"WARNING: Using incubator modules: jdk.incubator.vector\n", [])
+    assert is_noise(b"WARNING: package sun.security.action not in java.base\n", [])
 
 
 def test_other_errors_are_not() -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 """How long a test waits for what must come: it is reached only by a failure."""
 PEER = 2
 TOKEN = Token("sixteen letters!")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.transport.certificates import Material
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 120
 """Only a test that fails waits this long."""
 
 

@@ -19,7 +19,7 @@ from penstock.transport.carriers.blocks import BLOCK_BYTES_MIN, FREE_BYTES_MAX, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 """How long a test waits for what must come: it is reached only by a failure."""
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from penstock.transport.connection import Cost
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 """How long a test waits for what must come: it is reached only by a failure."""
 NO_LIMIT = 2**40
 """Reserved for a frame, so that it never costs more."""

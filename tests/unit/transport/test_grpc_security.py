@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 AUTHORITY = Authority.create("orders")
 STRANGER = Authority.create("orders")
-WAIT_SECONDS = 60
+WAIT_SECONDS = 120
 """Only a test that fails waits this long."""
 
 

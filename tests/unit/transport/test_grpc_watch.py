@@ -15,7 +15,7 @@ from penstock.transport.carriers.grpc_watch import Guard
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 """How long a test waits for what must come: it is reached only by a failure."""
 FAR_SECONDS = 1_000_000.0
 """What does not happen within a test."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.transport.inbox import Arrival
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 """How long a test waits for what must come: it is reached only by a failure."""
 BATCH = pa.record_batch([pa.array([1])], ["n"])
 ORIGINS = [Origin(1), Origin(1, 1), Origin(2)]

@@ -8,7 +8,7 @@ from penstock.directory.keyvalue import MemoryKeyValue
 from penstock.transport import Receiver, Sender, VnodeData
 from penstock.transport.security import ClusterSecurity
 
-WAIT_SECONDS_MAX = 10.0
+WAIT_SECONDS_MAX = 120.0
 
 
 def _arrived(sender: Sender, receiver: Receiver, member: int, batch: pa.RecordBatch) -> object:

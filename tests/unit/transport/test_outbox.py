@@ -12,7 +12,7 @@ from penstock.transport.outbox import Outbox, Outgoing
 
 NEVER_SECONDS = 3600.0
 SOON_SECONDS = 0.001
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 120.0
 """How long a test waits for what must come: it is reached only by a failure."""
 
 FRAMES = st.one_of(

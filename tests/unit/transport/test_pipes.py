@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.transport.stages import Piece
 
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 120.0
 """How long a test waits for what must come: it is reached only by a failure."""
 SILENT_SECONDS = 0.05
 Ends: TypeAlias = "tuple[Pipe, Pipe]"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.unit.web.conftest import Answer, Asker
 
 
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 120.0
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.unit.web.example_state import example_spark, example_state, hold_lock
 if TYPE_CHECKING:
     from pathlib import Path
 
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 120.0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from penstock.cli.commands.journals import split_names
+from penstock.cli.interrupts import interrupts
 from penstock.cli.options import examples, open_store, partitions_option, store_option
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ def read(
         raise click.UsageError("--format parquet needs --output FILE")
     from penstock.cli import outputs, reading, tail
 
+    stopping = threading.Event()
     with open_store(store_url) as store:
         wanted = reading.Wanted.of(
             store.collection(collection),
@@ -121,19 +124,14 @@ def read(
             by_clock=order == "clock",
         )
         batches: Iterable[pa.RecordBatch | None] = (
-            tail.follow(store, wanted) if follow else reading.read(store, wanted)
+            tail.follow(store, wanted, stopping) if follow else reading.read(store, wanted)
         )
-
         place: AbstractContextManager[BinaryIO] = (
             nullcontext(sys.stdout.buffer) if output is None else outputs.new_file(output)
         )
-        try:
-            with place as stream:
-                made = outputs.open_output(stream, wanted.schema, format_, limit)
-                _write(made, batches, limit)
-        except KeyboardInterrupt:
-            if not follow:
-                raise
+        with interrupts(stopping.set) if follow else nullcontext(), place as stream:
+            made = outputs.open_output(stream, wanted.schema, format_, limit)
+            _write(made, batches, limit)
 
 
 def _format(format_: str | None, as_json: bool, output: Path | None) -> str:
