@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import hashlib
 import hmac
 import logging
@@ -34,6 +35,7 @@ from penstock.shuffle.process_member import (
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.running import Shuffle
 from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError, Session
+from penstock.threads import supervised
 from penstock.transport.security import ClusterSecurity
 
 if TYPE_CHECKING:
@@ -218,8 +220,8 @@ class Crew:
 
     def listen(self) -> None:
         for member, host in self._hosts.items():
-            thread = threading.Thread(
-                target=self._listen, args=(member, host), name="penstock crew", daemon=True
+            thread = supervised(
+                "crew", self._listen, member, host, fail=functools.partial(self._unheard, member)
             )
             self._threads.append(thread)
             thread.start()
@@ -292,6 +294,11 @@ class Crew:
                     self._lose(member, MemberLostError(host.how_it_ended(), member))
                 return
             self._take(member, message)
+
+    def _unheard(self, member: int, error: BaseException) -> None:
+        """What it says cannot be understood, say: then it cannot be led either."""
+        reason = f"member {member} is not heard any more: {type(error).__name__}: {error}"
+        self._lose(member, MemberLostError(reason, member))
 
     def _take(self, member: int, message: object) -> None:
         match message:
