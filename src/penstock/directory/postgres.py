@@ -6,6 +6,7 @@ is committed: whoever is woken by it reads the new value.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
@@ -69,10 +70,10 @@ _TAKE: Final = """
     ON CONFLICT (cluster, member) DO UPDATE SET generation = taken.generation + 1
     RETURNING generation
 """
-_FENCE_OTHERS: Final = """
-    UPDATE penstock.members SET generation = generation + 1 WHERE cluster = %s AND member <> %s
-"""
-_EMPTY_OTHERS: Final = "DELETE FROM penstock.slots WHERE cluster = %s AND member <> %s"
+_FORGET: Final = (
+    "DELETE FROM penstock.slots WHERE cluster = %s",
+    "DELETE FROM penstock.members WHERE cluster = %s",
+)
 _EMPTY: Final = "DELETE FROM penstock.slots WHERE cluster = %s AND member = %s"
 _NOTIFY: Final = "SELECT pg_notify(%s, %s)"
 # The lock on the member's row makes a successor wait until this write is committed, or this write
@@ -153,18 +154,6 @@ class PostgresKeyValue:
         """Raises DirectoryEndedError if it was closed, or its listener has ended."""
         self._listener.check()
 
-    def take_over(self) -> None:
-        """Empties the slots of all others, whose processes can no longer write. Members that are
-        started from here on find each other, and nobody from before."""
-        others = (self._cluster, self.member)
-        with (
-            self._session.using("take the slots of earlier members over") as connection,
-            connection.transaction(),
-        ):
-            connection.execute(_FENCE_OTHERS, others)
-            connection.execute(_EMPTY_OTHERS, others)
-            connection.execute(_NOTIFY, (self._channel, ""))
-
     def close(self) -> None:
         """Lets go of the server and of whoever waits. The slot stays as it is."""
         self._listener.close()
@@ -191,6 +180,16 @@ class PostgresKeyValue:
             connection.execute(_EMPTY, (self._cluster, self.member))
             connection.execute(_NOTIFY, (self._channel, ""))
             return int(taken[0]) if taken is not None else 0
+
+
+def forget_cluster(conninfo: str, cluster: str) -> None:
+    """Removes all slots of a cluster whose members are gone. A process that was left over can no
+    longer write: there is nobody whose slot it has."""
+    name = check_name("cluster", cluster)
+    with contextlib.closing(Session(Server(conninfo))) as session:
+        session.make_tables(("members", _MEMBERS), ("slots", _SLOTS))
+        for statement in _FORGET:
+            session.run(f"forget the slots of {name!r}", statement, name)
 
 
 class _Listener:
