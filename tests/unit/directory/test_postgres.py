@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from penstock.directory.keyvalue import DirectoryEndedError
 from penstock.directory.postgres import PostgresKeyValue, forget_cluster
 from penstock.errors import ConfigurationError, FencedError, PeerUnavailableError
 from penstock.postgres import NAME_CHARACTERS_MAX
@@ -65,16 +64,6 @@ def test_a_cluster_that_is_forgotten_leaves_nothing_and_no_other_notices(
     with database.connect() as connection:
         found = connection.execute("SELECT cluster FROM penstock.members").fetchall()
     assert found == [("alive",)]
-
-
-def test_a_closed_view_says_so_and_wakes_who_watches(database: Database) -> None:
-    woken = threading.Event()
-    with PostgresKeyValue(1, database.conninfo) as store:
-        store.watch("any").call(woken.set)
-        store.check()
-    assert woken.wait(WAIT_SECONDS_MAX)
-    with pytest.raises(DirectoryEndedError, match="was closed"):
-        store.check()
 
 
 def test_a_notification_that_raises_ends_no_listener(

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import PeerUnavailableError
 from penstock.spark.cluster import joining
-from penstock.spark.cluster.joining import UNPROVEN_MAX, Door, Joining, Ticket, join
+from penstock.spark.cluster.joining import TOKEN_BYTES, UNPROVEN_MAX, Door, Joining, Ticket, join
 from penstock.spark.cluster.places import Held
 from penstock.transport.security import ClusterSecurity
 from tests.conformance.waiting import eventually
@@ -115,11 +115,12 @@ class Stranger:
         if phase == "within the token":
             self.connected.sendall(b"x")
 
-    def drip(self) -> bool:
-        """Whether the door still listens to it."""
+    def drip(self, *, silent: bool) -> bool:
+        """Sends a byte, or none. Whether the door still listens to it a moment later."""
         try:
-            self.connected.sendall(b"x")
-            self.connected.settimeout(0.01)
+            if not silent:
+                self.connected.sendall(b"x")
+            self.connected.settimeout(0.1)
             return self.connected.recv(1) != b""
         except TimeoutError:
             return True
@@ -131,8 +132,12 @@ PHASES = ["silent", "within the handshake", "within the token"]
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_strangers_that_take_every_place_keep_no_task_out(door: Door, phase: str) -> None:
+def test_strangers_that_take_every_place_keep_no_task_out(
+    door: Door, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "PROOF_SECONDS_MAX", 600.0)  # not by their deadline
     strangers = [Stranger(door, phase) for _ in range(UNPROVEN_MAX + 5)]
+    eventually(lambda: len(door._newcomers) <= UNPROVEN_MAX, "that some made room")
     wires = []
     for _ in range(3):
         wires.append(join(ticket(door), JOINING))
@@ -154,7 +159,10 @@ def test_there_is_one_deadline_for_all_phases(monkeypatch: pytest.MonkeyPatch, p
             stranger.connected.sendall(door.token + (1000).to_bytes(4, "little"))
         else:
             stranger = Stranger(door, phase)
-        eventually(lambda: not stranger.drip(), "that the door gives it up")
+        drips = 0
+        while stranger.drip(silent=phase == "silent"):
+            drips += 1
+            assert drips < TOKEN_BYTES - 2, "with one more the token is whole, and wrong"
         eventually(lambda: not door._newcomers, "that its place is free")
     finally:
         door.close()
