@@ -11,12 +11,13 @@ a participant asked to do its part.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from penstock.directory.gossip import GossipKeyValue
 from penstock.directory.postgres import PostgresKeyValue
@@ -45,6 +46,10 @@ STOP_KEY: Final = "test:stop"
 LEASE_SECONDS: Final = 0.6
 PREPARE_SECONDS_MAX: Final = 1.5
 PATIENCE_SECONDS: Final = 1.0
+
+Version: TypeAlias = Literal["older", "current", "newer"]
+ADDED_LATER: Final = {"flags", "seconds_max", "watermark", "reason", "error", "finished"}
+"""Fields without which it is still known what is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +93,51 @@ class Steps:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+def as_written_by(version: Version, value: str) -> str:
+    """An announcement or acknowledgement in the form of another version. The older one knows
+    nothing but which epoch is meant and what is said of it; the newer one says more."""
+    fields = json.loads(value)
+    match version:
+        case "older":
+            fields = {name: fields[name] for name in fields if name not in ADDED_LATER}
+        case "newer":
+            fields |= {"later": {"deep": [1, None]}, "a field": "of a version to come"}
+        case "current":
+            pass
+        case _:
+            assert_never(version)
+    return json.dumps(fields)
+
+
 class SteppedKeyValue:
-    def __init__(self, inner: KeyValue, steps: Steps) -> None:
+    """A process that runs another version reads and writes its form."""
+
+    def __init__(self, inner: KeyValue, steps: Steps, version: Version = "current") -> None:
         self._inner = inner
         self._steps = steps
+        self._version = version
         self.member: Final = inner.member
 
     def write(self, key: str, value: str) -> None:
         self._steps.step()
-        self._inner.write(key, value)
+        self._inner.write(key, as_written_by(self._version, value))
         self._steps.step()
 
     def read(self, member: int, key: str) -> str | None:
         return self._inner.read(member, key)
 
     def scan(self, key: str) -> dict[int, str]:
-        return self._inner.scan(key)
+        found = self._inner.scan(key)
+        if self._version != "older":
+            return found
+        # What it does not know, it does not see.
+        return {member: as_written_by("older", value) for member, value in found.items()}
 
     def watch(self, prefix: str = "") -> Watch:
         return self._inner.watch(prefix)
+
+    def check(self) -> None:
+        self._inner.check()
 
 
 class SteppedRecords:
@@ -189,7 +220,9 @@ def parts_of(member: int, epoch: int) -> Mapping[str, bytes]:
     return {"state": f"member {member} at epoch {epoch}".encode(), "constant": b"always the same"}
 
 
-def run_member(setting: Setting, member: int, fatal: int | None) -> None:
+def run_member(
+    setting: Setting, member: int, fatal: int | None, version: Version = "current"
+) -> None:
     steps = Steps(fatal)
     participants: list[Participant] = [
         SnapshotParticipant(
@@ -202,7 +235,7 @@ def run_member(setting: Setting, member: int, fatal: int | None) -> None:
         participants.append(Rows(setting, member))
     with contextlib.closing(setting.keyvalue(member)) as keyvalue:
         following = EpochMember(
-            SteppedKeyValue(keyvalue, steps),
+            SteppedKeyValue(keyvalue, steps, version),
             DecisionLog(SteppedRecords(setting.records(), steps)),
             [SteppedParticipant(each, steps) for each in participants],
             patience_seconds=PATIENCE_SECONDS,
@@ -215,12 +248,14 @@ def run_member(setting: Setting, member: int, fatal: int | None) -> None:
         following.check()
 
 
-def run_leader(setting: Setting, slot: int, fatal: int | None) -> None:
+def run_leader(
+    setting: Setting, slot: int, fatal: int | None, version: Version = "current"
+) -> None:
     steps = Steps(fatal)
     stopping = threading.Event()
     with contextlib.closing(setting.keyvalue(slot)) as keyvalue:
         leading = Coordinator(
-            SteppedKeyValue(keyvalue, steps),
+            SteppedKeyValue(keyvalue, steps, version),
             SteppedRecords(setting.records(), steps),
             MEMBERS,
             prepare_seconds_max=PREPARE_SECONDS_MAX,

@@ -65,12 +65,15 @@ class Cluster:
         self.log = DecisionLog(self.setting.records())
         self.running: dict[str, BaseProcess] = {}
 
-    def start(self, who: str, fatal: int | None = None) -> None:
+    def start(
+        self, who: str, fatal: int | None = None, version: processes.Version = "current"
+    ) -> None:
         target: Callable[..., None] = processes.run_leader
         number = processes.LEADER
         if who != "leader":
             target, number = processes.run_member, int(who.removeprefix("member "))
-        process = CONTEXT.Process(target=target, args=(self.setting, number, fatal), daemon=True)
+        arguments = (self.setting, number, fatal, version)
+        process = CONTEXT.Process(target=target, args=arguments, daemon=True)
         with _POLLING:
             process.start()
         self.running[who] = process
@@ -183,3 +186,39 @@ def test_a_database_takes_part_and_keeps_the_records(
     with database.connect() as connection:
         connection.execute("CREATE TABLE rows (cluster text, member int, epoch int)")
     run_cases(tmp_path, database, victim, least_steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [("older", "current"), ("current", "newer")])
+@pytest.mark.parametrize("first", ["leader", "member 1"])
+def test_a_cluster_is_upgraded_one_process_after_the_other(
+    before: processes.Version, after: processes.Version, first: str, tmp_path: Path
+) -> None:
+    """At every step there are two versions, and epochs go on being committed; also when one process
+    goes back to the version before."""
+    cluster = Cluster(tmp_path, None)
+
+    def commits_more() -> None:
+        wanted = len(cluster.commits()) + MORE_COMMITS
+        cluster.wait_for(lambda: len(cluster.commits()) >= wanted, "with two versions")
+
+    def replace(who: str, version: processes.Version) -> None:
+        old = cluster.running[who]
+        old.kill()
+        with _POLLING:
+            old.join()
+        cluster.start(who, version=version)
+        commits_more()
+
+    everybody = sorted(("member 1", "member 2", "leader"), key=lambda who: who != first)
+    try:
+        for who in everybody:
+            cluster.start(who, version=before)
+        commits_more()
+        for who in everybody:
+            replace(who, after)
+        replace(first, before)
+        cluster.stop()
+        check(cluster)
+    finally:
+        cluster.close()

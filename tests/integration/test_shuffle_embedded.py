@@ -6,21 +6,25 @@ import random
 import shutil
 import statistics
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock import threads
 from penstock.errors import LocalProtocolError
 from penstock.frontier import Frontier
 from penstock.routing import vnodes_of
+from penstock.shuffle.capture import MemberParticipant
 from penstock.shuffle.control import SESSION
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.member import Settings
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, load_record
+from penstock.shuffle.session import aborts
+from penstock.shuffle.session.actor import MemberLostError
 from penstock.shuffle.slice.state import FETCH_BYTES
 from penstock.snapshot import SnapshotStore
 from penstock.snapshot.participant import DROP_EVERY
@@ -512,3 +516,56 @@ def test_old_documents_of_low_priority_do_not_delay_live_ones(tmp_path: Path) ->
     assert len(during) >= 6, "they come long before all old ones"
     early, late = during[: len(during) // 2], during[len(during) // 2 :]
     assert statistics.median(late) < 2 * statistics.median(early) + old / 20, "it does not grow"
+
+
+def test_epochs_that_are_all_aborted_end_the_session_with_their_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not one that is aborted now and then."""
+    monkeypatch.setattr(aborts, "ABORTED_SECONDS_MIN", 0.0)
+    world = World(tmp_path, 1)
+    prepare, failing = MemberParticipant.prepare, [2]
+
+    def fails(self: MemberParticipant, epoch: int) -> None:
+        if failing[0]:
+            failing[0] -= 1
+            raise OSError(5, "the disk is gone")
+        prepare(self, epoch)
+
+    monkeypatch.setattr(MemberParticipant, "prepare", fails)
+    world.start()
+    try:
+        with world.store.producer() as producer:
+            world.outside(producer, 10)
+            assert world.shuffle.session.wait_caught_up(PATIENCE_SECONDS), "after two aborts"
+            failing[0] = 10**6
+            world.outside(producer, 10)
+            with pytest.raises(MemberLostError, match=r"aborted.*the disk is gone"):
+                world.shuffle.session.wait_caught_up(PATIENCE_SECONDS)
+        assert world.shuffle.session.failed.is_set()
+    finally:
+        world.stop()
+
+
+def test_a_thread_that_nobody_owns_and_that_ended_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, although members and Session of this process tell of it."""
+    monkeypatch.setattr(threads, "_ended", deque(maxlen=5))
+    world = World(tmp_path, 1)
+    world.start()
+    try:
+        ended = threads.supervised("test", lambda: 1 // 0)  # type: ignore[arg-type]
+        ended.start()
+        ended.join()
+
+        def shown() -> list[str]:
+            waits = world.shuffle.watch.state().waits
+            return [wait.text for wait in waits if wait.kind == "thread_ended"]
+
+        eventually(lambda: world.shuffle.session.statuses, "that members are heard")
+        (text,) = eventually(shown, "that it is shown")
+        assert "'penstock test'" in text
+        assert "ZeroDivisionError" in text
+    finally:
+        world.stop()

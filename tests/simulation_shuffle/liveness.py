@@ -19,11 +19,12 @@ def state_of(cluster: Cluster) -> object:
 def waiting_of(cluster: Cluster) -> str:
     clock = clock_at(cluster.world.now)
     awaited = {one.journal for each in cluster.session.waiting for one in each.awaited}
+    sought = {key[0] for key in cluster.session.sought(cluster.world.now).journals}
     found = [
         f"delivered are {cluster.consumer.documents} documents",
         f"{cluster.epochs_begun} epochs were begun and {len(cluster.committed)} are on record",
         *(f"commits are awaited in {journal}" for journal in sorted(awaited)),
-        *(f"nobody reads {journal}" for journal, _ in cluster.session.unread),
+        *(f"{journal} is looked for" for journal in sorted(sought)),
         *(f"{each.name} has rows to send" for each in cluster.slices.values()
           if each.state.is_due(clock)),
         *(f"no credit for {each.name}" for each in cluster.slices.values()

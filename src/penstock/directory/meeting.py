@@ -3,6 +3,7 @@ server, for those who run one already. It travels to members, with its secret.""
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,6 +11,8 @@ from penstock.directory.gossip import GossipKeyValue
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from penstock.directory.postgres import PostgresKeyValue
 
 
@@ -38,30 +41,37 @@ class GossipMeeting:
 @dataclass(frozen=True, slots=True)
 class ServerMeeting:
     conninfo: str = field(repr=False)
-    cluster: str
-    """Whose slots are meant. The same one for all sessions of a feed: a process that is left over
-    from an earlier session loses its slot to the member that comes after it."""
+    cluster: str = field(default_factory=lambda: f"feed-{secrets.token_hex(8)}")
+    """Whose slots are meant. Of one session, like the key of a gossip: neither another shuffle nor
+    a process that is left over from an earlier session of this one finds them."""
 
     def begin(self, member: int, host: str) -> PostgresKeyValue:
-        """By the first of a session: nobody is to find what members of earlier ones have left."""
-        opened = self.open(member, host)
-        opened.take_over()
-        return opened
+        """By the first of a session."""
+        return self.open(member, host)
 
     def open(self, member: int, host: str) -> PostgresKeyValue:  # noqa: ARG002 - the server is named
-        try:
-            from penstock.directory.postgres import PostgresKeyValue  # noqa: PLC0415 - not for all
-        except ModuleNotFoundError as error:
-            if error.name != "psycopg":
-                raise
-            raise ConfigurationError(
-                "members that meet at a PostgreSQL server need psycopg; run: "
-                "pip install 'penstock[postgres]'"
-            ) from None
-        return PostgresKeyValue(member, self.conninfo, self.cluster)
+        opened: PostgresKeyValue = _postgres().PostgresKeyValue(member, self.conninfo, self.cluster)
+        return opened
+
+    def forget(self, cluster: str) -> None:
+        """Removes what a session that is over has left at this server."""
+        _postgres().forget_cluster(self.conninfo, cluster)
 
     def joined_by(self, opened: OpenMeeting) -> ServerMeeting:  # noqa: ARG002 - all know the server
         return self
+
+
+def _postgres() -> ModuleType:
+    try:
+        from penstock.directory import postgres  # noqa: PLC0415 - not for all
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise ConfigurationError(
+            "members that meet at a PostgreSQL server need psycopg; run: "
+            "pip install 'penstock[postgres]'"
+        ) from None
+    return postgres
 
 
 Meeting: TypeAlias = GossipMeeting | ServerMeeting

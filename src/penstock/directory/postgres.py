@@ -6,6 +6,8 @@ is committed: whoever is woken by it reads the new value.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import selectors
 import threading
@@ -15,7 +17,7 @@ from urllib.parse import quote, unquote
 import psycopg
 from psycopg import sql
 
-from penstock.directory.keyvalue import Watches
+from penstock.directory.keyvalue import DirectoryEndedError, Watches
 from penstock.errors import FencedError, LocalProtocolError, PenstockError
 from penstock.postgres import (
     Server,
@@ -25,6 +27,7 @@ from penstock.postgres import (
     close_quietly,
     utf8,
 )
+from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,6 +45,8 @@ RECONNECT_SECONDS_MAX: Final = 2.0
 for an hour is asked some thousand times."""
 CLOSE_SECONDS_MAX: Final = 10.0
 """A listener that is about to connect gives up after half of that by itself."""
+
+_LOG: Final = logging.getLogger("penstock.directory")
 
 _MEMBERS: Final = """
     CREATE TABLE penstock.members (
@@ -65,10 +70,10 @@ _TAKE: Final = """
     ON CONFLICT (cluster, member) DO UPDATE SET generation = taken.generation + 1
     RETURNING generation
 """
-_FENCE_OTHERS: Final = """
-    UPDATE penstock.members SET generation = generation + 1 WHERE cluster = %s AND member <> %s
-"""
-_EMPTY_OTHERS: Final = "DELETE FROM penstock.slots WHERE cluster = %s AND member <> %s"
+_FORGET: Final = (
+    "DELETE FROM penstock.slots WHERE cluster = %s",
+    "DELETE FROM penstock.members WHERE cluster = %s",
+)
 _EMPTY: Final = "DELETE FROM penstock.slots WHERE cluster = %s AND member = %s"
 _NOTIFY: Final = "SELECT pg_notify(%s, %s)"
 # The lock on the member's row makes a successor wait until this write is committed, or this write
@@ -145,17 +150,9 @@ class PostgresKeyValue:
     def watch(self, prefix: str = "") -> Watch:
         return self._watches.open(prefix)
 
-    def take_over(self) -> None:
-        """Empties the slots of all others, whose processes can no longer write. Members that are
-        started from here on find each other, and nobody from before."""
-        others = (self._cluster, self.member)
-        with (
-            self._session.using("take the slots of earlier members over") as connection,
-            connection.transaction(),
-        ):
-            connection.execute(_FENCE_OTHERS, others)
-            connection.execute(_EMPTY_OTHERS, others)
-            connection.execute(_NOTIFY, (self._channel, ""))
+    def check(self) -> None:
+        """Raises DirectoryEndedError if it was closed, or its listener has ended."""
+        self._listener.check()
 
     def close(self) -> None:
         """Lets go of the server and of whoever waits. The slot stays as it is."""
@@ -185,6 +182,16 @@ class PostgresKeyValue:
             return int(taken[0]) if taken is not None else 0
 
 
+def forget_cluster(conninfo: str, cluster: str) -> None:
+    """Removes all slots of a cluster whose members are gone. A process that was left over can no
+    longer write: there is nobody whose slot it has."""
+    name = check_name("cluster", cluster)
+    with contextlib.closing(Session(Server(conninfo))) as session:
+        session.make_tables(("members", _MEMBERS), ("slots", _SLOTS))
+        for statement in _FORGET:
+            session.run(f"forget the slots of {name!r}", statement, name)
+
+
 class _Listener:
     """Hears of changes on a connection of its own, and tells the watches. While the connection is
     lost it hears nothing: once there is another, anything may have changed."""
@@ -194,6 +201,7 @@ class _Listener:
         self._listen = sql.SQL("LISTEN {}").format(sql.Identifier(channel))
         self._watches = watches
         self._closing = threading.Event()
+        self._failure: BaseException | None = None
         self._wake_receiver, self._wake_sender = os.pipe()
         try:
             # Before anybody can watch: no change is missed, and what is wrong is told at once.
@@ -201,10 +209,27 @@ class _Listener:
         except BaseException:
             self._close_pipe()
             raise
-        self._thread = threading.Thread(
-            target=self._run, args=(connection,), name="penstock postgres listener", daemon=True
+        self._thread = supervised(
+            "postgres listener",
+            self._run,
+            connection,
+            fail=self._fail,
+            until=self._closing.is_set,
         )
         self._thread.start()
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise DirectoryEndedError(
+                f"nothing is heard from the server any more: {self._failure}"
+            ) from self._failure
+        if self._closing.is_set():
+            raise DirectoryEndedError("this view of the server's slots was closed")
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        _LOG.error("the listener at the server ended: %s", error, exc_info=error)
+        self._watches.close()
 
     def close(self) -> None:
         if self._closing.is_set():
@@ -231,8 +256,10 @@ class _Listener:
                     delay_seconds = RECONNECT_SECONDS_MIN
                     self._watches.tell_all()
                 self._hear(connection)
-            except (PenstockError, psycopg.Error, OSError):
-                # Whoever calls is told what is wrong; here there is nobody to tell.
+            except Exception as error:  # noqa: BLE001 - whatever came, it listens again
+                # Whoever calls is told that the server is away; here there is nobody to tell.
+                if not isinstance(error, PenstockError | psycopg.Error | OSError):
+                    _LOG.exception("a notification cannot be used")
                 if connection is not None:
                     close_quietly(connection)
                     connection = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import hashlib
 import hmac
 import logging
@@ -18,10 +19,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.checksum import checksum
 from penstock.directory.meeting import GossipMeeting, ServerMeeting
 from penstock.errors import ConfigurationError
 from penstock.shuffle import control
+from penstock.shuffle.meetings import Meetings
 from penstock.shuffle.process_member import (
     HANDOVER_SECONDS_MAX,
     Failed,
@@ -34,6 +35,7 @@ from penstock.shuffle.process_member import (
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.running import Shuffle
 from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError, Session
+from penstock.threads import supervised
 from penstock.transport.security import ClusterSecurity
 
 if TYPE_CHECKING:
@@ -132,6 +134,9 @@ class CrewShuffle(Shuffle):
         self._keyvalue: OpenMeeting | None = None
         self._crew: Crew | None = None
         self._is_open = False
+        self._meetings = Meetings(self._place, folder)
+        self._met: ServerMeeting | None = None
+        """Where this session meets, if it is at a server."""
 
     @abc.abstractmethod
     def _muster(self, crew: Crew, terms: Terms) -> None:
@@ -144,6 +149,9 @@ class CrewShuffle(Shuffle):
         cluster = self._security or ClusterSecurity.create("penstock shuffle")
         self._crew = crew = Crew(self.members)
         meeting = self._meeting(cluster.token)
+        if isinstance(meeting, ServerMeeting):
+            self._meetings.begin(meeting)
+            self._met = meeting
         self._keyvalue = keyvalue = meeting.begin(control.SESSION, self._host)
         self._session = session = Session(
             setup,
@@ -169,17 +177,19 @@ class CrewShuffle(Shuffle):
     def _meeting(self, token: Token) -> Meeting:
         if self._directory is None:
             return GossipMeeting(_gossip_key(token))
-        place = checksum(str(self.folder.absolute()).encode())
-        return ServerMeeting(self._directory, f"feed-{place:016x}")
+        return ServerMeeting(self._directory)
 
     def _close_parts(self) -> None:
         session, crew, keyvalue = self._session, self._crew, self._keyvalue
         # After a failure nothing in order is to be had, nor needed.
         in_order = self._is_open and session is not None and not session.failed.is_set()
+        met, self._met = self._met, None
         self._session = self._crew = self._keyvalue = None
         self._is_open = False
         with contextlib.ExitStack() as stack:
             stack.callback(self._dismiss)
+            if met is not None:
+                stack.callback(self._meetings.end, met)
             if keyvalue is not None:
                 stack.callback(keyvalue.close)
             if session is not None:
@@ -218,8 +228,8 @@ class Crew:
 
     def listen(self) -> None:
         for member, host in self._hosts.items():
-            thread = threading.Thread(
-                target=self._listen, args=(member, host), name="penstock crew", daemon=True
+            thread = supervised(
+                "crew", self._listen, member, host, fail=functools.partial(self._unheard, member)
             )
             self._threads.append(thread)
             thread.start()
@@ -292,6 +302,11 @@ class Crew:
                     self._lose(member, MemberLostError(host.how_it_ended(), member))
                 return
             self._take(member, message)
+
+    def _unheard(self, member: int, error: BaseException) -> None:
+        """What it says cannot be understood, say: then it cannot be led either."""
+        reason = f"member {member} is not heard any more: {type(error).__name__}: {error}"
+        self._lose(member, MemberLostError(reason, member))
 
     def _take(self, member: int, message: object) -> None:
         match message:

@@ -16,10 +16,11 @@ import os
 import pickle
 import queue
 import threading
+import time
 from dataclasses import dataclass, field
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -33,6 +34,7 @@ from penstock.shuffle.own_process import leave_out_pandas
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.running import lock_folder
 from penstock.storage import Storage
+from penstock.threads import supervised
 from penstock.transport.discovery import ADDRESS_KEY
 
 if TYPE_CHECKING:
@@ -248,9 +250,11 @@ def wait_for_addresses(
 ) -> None:
     """Until the receivers of all of them are known here."""
     awaited = set(members)
+    deadline = time.monotonic() + seconds_max
     with keyvalue.watch(ADDRESS_KEY) as watch:
         while missing := awaited - keyvalue.scan(ADDRESS_KEY).keys():
-            if not watch.wait(seconds_max):
+            if not watch.wait(max(0.0, deadline - time.monotonic())):
+                keyvalue.check()
                 raise MeetingError(
                     f"member {keyvalue.member} does not hear of members {sorted(missing)} within "
                     f"{seconds_max:g} s"
@@ -265,7 +269,7 @@ class _Ends:
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._stop: Callable[[], None] = lambda: None
-        threading.Thread(target=self._listen, name="penstock orders", daemon=True).start()
+        supervised("orders", self._listen, fail=_leave).start()
 
     def tell(self, message: Step | Failed | Logged | Serving) -> None:
         with self._lock, contextlib.suppress(OSError):  # if it is closed, the listener ends us
@@ -282,13 +286,19 @@ class _Ends:
         while True:
             try:
                 order = self._pipe.recv()
-            except (EOFError, OSError):
-                os._exit(_ORPHANED)
+            except (EOFError, OSError) as error:
+                _leave(error)
             self._orders.put(order)
             if order is Order.STOP:
                 self._stop()
             elif order is Order.CLOSE:
                 return  # what comes now is not for this member any more
+
+
+def _leave(_: BaseException) -> NoReturn:
+    """Whoever has the Session is gone, or cannot be understood any more: nobody could end this
+    process in order, and what it holds is in the last epoch."""
+    os._exit(_ORPHANED)
 
 
 class _Told(logging.Handler):

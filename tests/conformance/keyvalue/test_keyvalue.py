@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.directory.gossip.messages import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from penstock.directory.keyvalue import DirectoryEndedError, MemoryKeyValue
 from penstock.errors import LocalProtocolError
 from tests.conformance.keyvalue.families import acquainted, until, until_told
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, never
@@ -29,6 +31,20 @@ TEXTS = (
     "%s %(x)s",
 )
 EXAMPLES = itertools.count()
+
+
+def test_the_end_of_a_view_is_told_and_wakes_who_watches(family: Family) -> None:
+    first = family.open(1)
+    woken = threading.Event()
+    first.watch("any").call(woken.set)
+    first.check()
+    if isinstance(first, MemoryKeyValue):
+        return  # it never ends
+    first.close()  # type: ignore[attr-defined]
+    assert woken.wait(WAIT_SECONDS_MAX)
+    with pytest.raises(DirectoryEndedError):
+        first.check()
+    assert first.watch("later").wait(WAIT_SECONDS_MAX) is False
 
 
 def test_a_member_reads_what_it_wrote_at_once(family: Family) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from penstock.directory.postgres import PostgresKeyValue
+from penstock.directory.postgres import PostgresKeyValue, forget_cluster
 from penstock.errors import ConfigurationError, FencedError, PeerUnavailableError
 from penstock.postgres import NAME_CHARACTERS_MAX
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, eventually
@@ -46,22 +46,47 @@ def test_a_lost_server_is_named_and_the_next_call_reaches_it_again(database: Dat
         assert store.scan("address") == {1: "there"}
 
 
-def test_who_takes_over_finds_nobody_and_fences_all_others(database: Database) -> None:
+def test_a_cluster_that_is_forgotten_leaves_nothing_and_no_other_notices(
+    database: Database,
+) -> None:
     with (
-        PostgresKeyValue(0, database.conninfo) as first,
-        PostgresKeyValue(1, database.conninfo) as other,
-        PostgresKeyValue(1, database.conninfo, "elsewhere") as stranger,
+        PostgresKeyValue(1, database.conninfo, "over") as left,
+        PostgresKeyValue(1, database.conninfo, "alive") as other,
     ):
-        for store in (first, other, stranger):
+        for store in (left, other):
             store.write("address", "here")
-        first.take_over()
-        assert first.scan("address") == {0: "here"}
-        assert stranger.scan("address") == {1: "here"}
-        with pytest.raises(FencedError, match=r"member 1 .* was started again elsewhere"):
-            other.write("address", "there")
-        with PostgresKeyValue(1, database.conninfo) as after:
-            after.write("address", "new")
-            assert first.scan("address") == {0: "here", 1: "new"}
+        forget_cluster(database.conninfo, "over")
+        assert left.scan("address") == {}
+        with pytest.raises(FencedError, match=r"member 1 of 'over'"):
+            left.write("address", "there")
+        other.write("address", "there")
+        assert other.scan("address") == {1: "there"}
+    with database.connect() as connection:
+        found = connection.execute("SELECT cluster FROM penstock.members").fetchall()
+    assert found == [("alive",)]
+
+
+def test_a_notification_that_raises_ends_no_listener(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody with access to the database may notify anything."""
+    with PostgresKeyValue(1, database.conninfo) as first:
+        original, failing = first._watches.tell, [KeyError("x"), RecursionError()]
+
+        def tell(key: str) -> None:
+            if failing:
+                raise failing.pop()
+            original(key)
+
+        monkeypatch.setattr(first._watches, "tell", tell)
+        watch = first.watch("k")
+
+        def is_told() -> bool:
+            first.write("k", "v")
+            return watch.wait(0.2) and not failing
+
+        eventually(is_told, "that it listens again")
+        first.check()
 
 
 def test_who_listens_hears_of_what_changed_while_the_server_was_gone(database: Database) -> None:

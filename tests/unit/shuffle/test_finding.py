@@ -32,7 +32,7 @@ def test_a_share_is_found_by_its_member() -> None:
         find_share(dataclasses.replace(finder, token="another"), 1)
     other = FinderServer("127.0.0.1", _shares)
     with pytest.raises(PeerUnavailableError):
-        find_share(dataclasses.replace(finder, authority=other.finder("orders").authority), 1)
+        find_share(dataclasses.replace(finder, material=other.finder("orders").material), 1)
     server.close()
     other.close()
     with pytest.raises(PeerUnavailableError):

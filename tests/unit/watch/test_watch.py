@@ -78,6 +78,7 @@ EXAMPLES: list[Cause] = [
     kinds.EpochsAhead(1, 257, 256),
     kinds.Idle(),
     kinds.ClockAhead(1, 0, "orders/000", "0100000000aa", 3.2e8, 2),
+    kinds.ThreadEnded(4711, "penstock watch", "KeyError: 'x'"),
 ]
 
 

@@ -11,7 +11,6 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -30,6 +29,7 @@ from penstock.shuffle.slice.events import (
     Vanished,
 )
 from penstock.shuffle.slice.reads import row_bytes_of
+from penstock.threads import Pool, supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -63,21 +63,18 @@ class Fetcher:
     ) -> None:
         self._store = store
         self._deliver = deliver
-        self._fail = fail
-        self._pool = ThreadPoolExecutor(READERS, f"penstock {name} reads")
+        self._pool = Pool(READERS, f"{name} reads", fail)
         self._going_on: OrderedDict[int, tuple[int, JournalBatch | None, _Batches]] = OrderedDict()
         """By read, a reader that has come to this offset, and what it has read beyond."""
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[float, Fetch]] = {}
         """By read, from when on it is looked for more, and what is wished for."""
         self._closing = threading.Event()
-        self._looks = threading.Thread(
-            target=self._guarded, args=(self._look,), name=f"penstock {name} looks", daemon=True
-        )
+        self._looks = supervised(f"{name} looks", self._look, fail=fail, until=self._closing.is_set)
         self._looks.start()
 
     def submit(self, wish: Probe | Fetch | Replay) -> None:
-        self._pool.submit(self._guarded, self._do, wish)
+        self._pool.submit(self._do, wish)
 
     def _do(self, wish: Probe | Fetch | Replay) -> None:
         try:
@@ -99,16 +96,10 @@ class Fetcher:
 
     def close(self) -> None:
         self._closing.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.close(cancel=True)
         self._looks.join()
         for _, _, batches in self._going_on.values():
             batches.close()
-
-    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
-        try:
-            work(*arguments)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the Slice cannot go on
-            self._fail(error)
 
     def _probe(self, wish: Probe) -> None:
         states: States = {}

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import logging
+import math
 import pickle
 import queue
 import secrets
@@ -26,11 +28,14 @@ import socket
 import ssl
 import struct
 import threading
+import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PeerUnavailableError, RemoteProtocolError
 from penstock.shuffle.control import SESSION
+from penstock.threads import supervised
 from penstock.transport.carriers.pipes import TlsPipe
 from penstock.transport.certificates import member_name
 from penstock.transport.security import server_context
@@ -43,14 +48,21 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES: Final = 32
 PROOF_SECONDS_MAX: Final = 20.0
-"""For the handshake and the token. Who takes longer is none of ours, or connects again."""
+"""For the handshake, the token and the first message together. Who takes longer is none of ours."""
 UNPROVEN_MAX: Final = 64
+"""Connections that have not shown the token yet. Each has a thread."""
+LOOK_SECONDS: Final = 0.5
+"""Between two looks for those whose time is over."""
+PAUSE_SECONDS: Final = 0.1
+"""When the system has nothing to spare: whoever waits would be refused again at once."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A member's `Given` has the feed and the assignment: some kilobytes."""
 KEPT_SECONDS: Final = 30
 """A machine that has not answered for so long is gone."""
 _FOR_EVER_SECONDS: Final = 1e6
 _LENGTH: Final = struct.Struct("<I")
+
+_LOG: Final = logging.getLogger("penstock.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +163,32 @@ def join(ticket: Ticket, joining: Joining) -> Wire:
 # On the driver
 
 
+class _Newcomer:
+    """Somebody who has connected, and is no task yet."""
+
+    def __init__(self, connected: socket.socket, host: str) -> None:
+        self.connected = connected
+        self.host = host
+        self.deadline = time.monotonic() + PROOF_SECONDS_MAX
+        """For all of it: the handshake, the token and the first message."""
+        self.is_proven = False
+        """It has shown the token."""
+
+    def cut(self) -> None:
+        """Ends whatever its thread waits for. Again at each look: while TLS takes the connection
+        over, there is a moment in which this has no effect."""
+        self.deadline = -math.inf
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self.connected, socket.SHUT_RDWR)
+
+
 class Door:
-    """Lets tasks of one session in, from its making to `close`."""
+    """Lets tasks of one session in, from its making to `close`.
+
+    Anybody can connect, so nothing that a stranger does may keep tasks out: each connection has one
+    deadline for all that it has to show, and with too many of them the oldest makes room for the
+    newest. A task needs some milliseconds to prove itself, and has a place of its own from then on.
+    """
 
     def __init__(self, host: str, security: ClusterSecurity) -> None:
         credentials = security.member_security(SESSION).credentials
@@ -165,11 +201,14 @@ class Door:
         self.token: Final = secrets.token_bytes(TOKEN_BYTES)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=UNPROVEN_MAX)
+        self._listener.settimeout(LOOK_SECONDS)
         self.port: Final[int] = self._listener.getsockname()[1]
         self._came: queue.SimpleQueue[tuple[Wire, Joining]] = queue.SimpleQueue()
-        self._unproven = threading.BoundedSemaphore(UNPROVEN_MAX)
+        self._lock = threading.Lock()
+        self._newcomers: list[_Newcomer] = []
+        """The oldest first."""
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._accept, name="penstock door", daemon=True)
+        self._thread = supervised("door", self._accept, until=self._closing.is_set)
         self._thread.start()
 
     def wait(self, seconds: float) -> tuple[Wire, Joining] | None:
@@ -183,41 +222,86 @@ class Door:
         self._closing.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # which ends the waiting in `accept`
-        self._listener.close()
         self._thread.join()
+        self._listener.close()
+        with self._lock:
+            for newcomer in self._newcomers:
+                newcomer.cut()
         while (came := self.wait(0)) is not None:
             came[0].cut()
 
     def _accept(self) -> None:
         while not self._closing.is_set():
+            self._cut_overdue()
             try:
-                connected, _ = self._listener.accept()
-            except OSError:
-                return
-            self._unproven.acquire()
-            threading.Thread(
-                target=self._prove, args=(connected,), name="penstock door", daemon=True
-            ).start()
+                connected, (host, *_) = self._listener.accept()
+                self._let_in(_Newcomer(connected, host))
+            except TimeoutError:
+                continue
+            except (OSError, RuntimeError) as error:  # no descriptor, or no thread, to spare
+                if not self._closing.wait(PAUSE_SECONDS):
+                    _LOG.warning("no task can join for now: %s", error)
 
-    def _prove(self, plain: socket.socket) -> None:
+    def _let_in(self, newcomer: _Newcomer) -> None:
+        with self._lock:
+            self._make_room()
+            self._newcomers.append(newcomer)
         try:
-            plain.settimeout(PROOF_SECONDS_MAX)
-            connected = self._context.wrap_socket(plain, server_side=True)
-            shown = _read_exactly(connected.recv, TOKEN_BYTES)
-            if not hmac.compare_digest(shown, self.token):
-                connected.close()
-                return
-            wire = Wire(connected)
-            joining = wire.recv()
-        except (OSError, EOFError):
-            plain.close()
+            supervised("door", self._prove, newcomer).start()
+        except RuntimeError:
+            self._forget(newcomer)
+            newcomer.connected.close()
+            raise
+
+    def _make_room(self) -> None:
+        """Called under the lock. Who comes from where most come from makes room first."""
+        unproven = [
+            each for each in self._newcomers if not each.is_proven and each.deadline > -math.inf
+        ]
+        if len(unproven) >= UNPROVEN_MAX:
+            crowds = Counter(each.host for each in unproven)
+            largest = max(crowds.values())
+            next(each for each in unproven if crowds[each.host] == largest).cut()
+
+    def _cut_overdue(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for newcomer in self._newcomers:
+                if newcomer.deadline <= now:
+                    newcomer.cut()
+
+    def _forget(self, newcomer: _Newcomer) -> None:
+        with self._lock:
+            self._newcomers.remove(newcomer)
+
+    def _prove(self, newcomer: _Newcomer) -> None:
+        try:
+            found = self._first_message(newcomer)
+        except Exception as error:  # noqa: BLE001 - whatever a stranger sends, others come in
+            _LOG.debug("a connection from %s is none of a task: %s", newcomer.host, error)
+            newcomer.connected.close()
             return
         finally:
-            self._unproven.release()
-        if self._closing.is_set():
-            wire.cut()
+            self._forget(newcomer)
+        if newcomer.deadline == -math.inf or self._closing.is_set():
+            found[0].cut()
             return
-        self._came.put((wire, joining))
+        self._came.put(found)
+
+    def _first_message(self, newcomer: _Newcomer) -> tuple[Wire, Joining]:
+        newcomer.connected = connected = self._context.wrap_socket(
+            newcomer.connected, server_side=True, do_handshake_on_connect=False
+        )
+        connected.do_handshake()
+        shown = _read_exactly(connected.recv, TOKEN_BYTES)
+        if not hmac.compare_digest(shown, self.token):
+            raise RemoteProtocolError("it shows another token")
+        newcomer.is_proven = True
+        wire = Wire(connected)
+        joining = wire.recv()
+        if not isinstance(joining, Joining):
+            raise RemoteProtocolError(f"it begins with {type(joining).__name__}")
+        return wire, joining
 
 
 def _read_exactly(receive: Callable[[int], bytes], size: int) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError, LocalProtocolError, PenstockError
 from penstock.shuffle.process_member import shippable
+from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,9 +103,7 @@ class OutletServer:
         self._outlets: dict[str, tuple[Outlet, threading.Lock]] = {}
         """Those that are open. An outlet is for one thread at a time."""
         self._threads: list[threading.Thread] = []
-        self._accepting = threading.Thread(
-            target=self._accept, name="penstock outlets", daemon=True
-        )
+        self._accepting = supervised("outlets", self._accept, until=self.closing.is_set)
         self._accepting.start()
 
     def shares(self, feed: str) -> list[Share]:
@@ -135,14 +133,12 @@ class OutletServer:
                 connected, _ = self._listener.accept()
             except TimeoutError:
                 continue
+            except OSError as error:  # out of descriptors, say
+                _LOG.warning("no query can connect: %s", error)
+                self.closing.wait(LOOK_SECONDS)
+                continue
             connected.setblocking(True)
-            thread = threading.Thread(
-                target=self._serve,
-                args=(Connection(os.dup(connected.fileno())),),
-                name="penstock outlet",
-                daemon=True,
-            )
-            connected.close()
+            thread = supervised("outlet", self._serve, Connection(connected.detach()))
             self._threads = [*(one for one in self._threads if one.is_alive()), thread]
             thread.start()
 

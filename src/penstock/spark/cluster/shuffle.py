@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.crew import LOOPBACK, STEP_SECONDS_MAX, CrewShuffle
+from penstock.shuffle.flights import reader_material
 from penstock.shuffle.process_member import Given
 from penstock.shuffle.resume import queue_generations
 from penstock.shuffle.serving import Served
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.member import Settings, Setup
     from penstock.shuffle.process_member import Order
     from penstock.spark.cluster.joining import Joining, Wire
+    from penstock.transport.certificates import Material
 
 _LOOK_SECONDS: Final = 0.25
 
@@ -82,8 +84,8 @@ class SparkShuffle(CrewShuffle):
         self._job: MemberJob | None = None
         self._tasks: dict[int, Task] = {}
         """Of the job, by what they are or were."""
-        self._reading = b"", ""
-        """What readers trust, and what they show."""
+        self._reading: tuple[Material, str] | None = None
+        """What readers connect with, and the token that they show."""
 
     @property
     def process_ids(self) -> dict[int, int]:
@@ -100,7 +102,7 @@ class SparkShuffle(CrewShuffle):
         return super().queue_folder(member) if task is None else Path(task.folder)
 
     def served(self, member: int) -> Served | None:
-        if self._crew is None:
+        if self._crew is None or self._reading is None:
             raise LocalProtocolError("the shuffle is not started")
         location = self._crew.serving[member]
         machine = self._tasks[member].joining.machine
@@ -113,10 +115,8 @@ class SparkShuffle(CrewShuffle):
     def _muster(self, crew: Crew, terms: Terms) -> None:
         if not self._tasks:
             self._start_job(terms)
-        authority = terms.security.authority
-        if authority is None:
-            raise LocalProtocolError("tasks of Spark speak TLS, with certificates made for them")
-        self._reading = authority.certificate, Token.generate().secret
+        read_token = Token.generate().secret
+        self._reading = reader_material(terms.security), read_token
         for member, task in self._tasks.items():
             crew.add(member, TaskHost(member, task))
             given = Given(
@@ -127,7 +127,7 @@ class SparkShuffle(CrewShuffle):
                 str(self.folder / "cluster"),
                 task.folder,
                 task.joining.host,
-                read_token=self._reading[1],
+                read_token=read_token,
             )
             with contextlib.suppress(OSError):  # it is gone already, which the crew finds out
                 task.wire.send(given)
