@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -32,7 +31,6 @@ _OLD_MEMBERS: Final = (
     "epoch", "verdict", "term", "decider", "members", "watermark", "reason",
 )  # fmt: skip
 _WAY_OUT: Final = "restore it from a copy: without it nobody knows whether this epoch was committed"
-_LOG: Final = logging.getLogger(__name__)
 _PREFIX: Final = "decisions/"
 _DIGITS: Final = 20
 """Of an epoch in a record's name: enough for 64 bits, so that names sort as numbers do."""
@@ -202,7 +200,6 @@ def _refuse_needed(decisions: Iterable[Decision], damaged: dict[int, DamagedFile
     for epoch, damage in damaged.items():
         if epoch > newest:
             raise damage
-        _LOG.warning("%s; a later epoch is committed, so it is passed over", damage)
 
 
 def _vanishing() -> CorruptStorageError:

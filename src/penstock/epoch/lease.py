@@ -15,7 +15,6 @@ it happens (a leader that was paused does not know that it was) are the decision
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -34,7 +33,6 @@ RENEWALS: Final = 3
 RECORDS_KEPT: Final = 4
 
 _OLD_MEMBERS: Final = ("number", "term", "member", "instance", "seconds", "released")
-_LOG: Final = logging.getLogger(__name__)
 _PREFIX: Final = "lease/"
 _DIGITS: Final = 20
 
@@ -163,7 +161,6 @@ class Lease:
             try:
                 record = LeaseRecord.from_bytes(data, self._records.shown(name))
             except DamagedFileError as damage:
-                _LOG.warning("%s; it is waited out", damage)
                 damages.append(damage)
                 continue
             if not damages:

@@ -181,7 +181,10 @@ def _find(store: JournalStore, producer: Producer) -> _Found:
             try:
                 record = ledger.record()
             except DamagedLedgerError:
-                return _Found(ledger, None, _open_spans(store, producer))
+                spans = _open_spans(store, producer)
+                if not spans:
+                    raise NothingToAbortError(str(producer)) from None
+                return _Found(ledger, None, spans)
             touches = record.decision.touches if record.decision is not None else record.touches
             if touches and not record.settled:
                 return _Found(ledger, record.name, touches)

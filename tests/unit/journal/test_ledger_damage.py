@@ -13,6 +13,7 @@ import pytest
 
 from penstock.cli.settling import settle
 from penstock.errors import CorruptStorageError
+from penstock.ids import Producer
 from penstock.journal import Collection, OpenStore, open_store
 from penstock.journal import transaction as transaction_module
 from penstock.journal.cut import take_cut
@@ -142,6 +143,10 @@ def test_no_damage_of_a_ledger_tears_its_transaction_or_holds_others_up(
                 wanted: list[int | None] = [0, 1, 2] if step in COMMITTED else [0, 1]
                 assert seen(store) == both(wanted), what
                 assert store.recover() == [], what
+                retired = {path.name for path in (folder / "retired").iterdir()}
+                (dead,) = retired - {str(other.id)}
+                with pytest.raises(NothingToAbortError):  # it has no span open in any journal
+                    store.open_transaction(Producer.from_hex(dead))
                 with store.producer("job") as successor:  # the name is free, whatever was damaged
                     for journal in ("a", "b"):
                         successor.append(journal, {"id": 3})
@@ -271,9 +276,7 @@ def test_strange_files_among_producers_are_passed_over(tmp_path: Path) -> None:
 
 def test_what_cannot_be_settled_is_told_and_holds_up_none_of_the_others(tmp_path: Path) -> None:
     store = make(tmp_path)
-    children.end(
-        children.start(leave_open, tmp_path, "a"), children.start(leave_open, tmp_path, "b")
-    )
+    children.end(children.start(leave_open, tmp_path))
     garble(next((tmp_path / "journals" / "b" / "000").glob("*.segment")))
     settled, left = settle(open_store(tmp_path))
     assert [one["journals"] for one in settled] == [["a/000"]]
@@ -282,10 +285,12 @@ def test_what_cannot_be_settled_is_told_and_holds_up_none_of_the_others(tmp_path
     store.close()
 
 
-def leave_open(folder: Path, journal: str) -> None:
-    producer = make(folder).producer()
-    producer.append(journal, {"id": 1})
-    producer.transaction().append(journal, {"id": 2})
+def leave_open(folder: Path) -> None:
+    store = make(folder)
+    producers = [store.producer() for _ in range(2)]
+    for producer, journal in zip(producers, ("a", "b"), strict=True):
+        producer.append(journal, {"id": 1})
+        producer.transaction().append(journal, {"id": 2})
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from penstock import locks
 from penstock.checksum import checksum
-from penstock.journal import Collection, OpenStore, open_store
+from penstock.journal import Collection, OpenStore, open_store, recovery
+from penstock.journal import producer as producer_module
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
 from penstock.journal.errors import ProducerFencedError
@@ -22,7 +23,7 @@ from penstock.journal.file.head import Head
 from penstock.journal.file.journal import JournalFile
 from penstock.journal.file.ledger import FileLedger
 from penstock.journal.file.store import NAMING_LOCKS
-from penstock.locks import LockHeldError
+from penstock.locks import LockHeldError, locking_within
 from penstock.process import is_stopped
 from tests.unit.journal import journal_children as children
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.context import ForkProcess
     from pathlib import Path
+
+    from penstock.ids import Producer
+    from penstock.journal.store import JournalStore, ProducerLedger
 
 NAMES: Final = ("a", "b", "c")
 
@@ -168,6 +172,24 @@ def test_a_restart_of_the_paused_job_itself_is_told_who_is_in_its_way_and_succee
     with store.producer("job") as producer:
         producer.append("b", {"id": 5})
     assert seen(store) == [[0], [0, 5], [0]]
+
+
+def test_nothing_is_settled_under_the_lock_of_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(tmp_path)
+    settled: list[Producer] = []
+
+    def settle(there: JournalStore, ledger: ProducerLedger) -> None:
+        with locking_within(0), there.naming("job"):
+            settled.append(ledger.producer)
+        recovery.settle(there, ledger)
+
+    monkeypatch.setattr(producer_module, "settle", settle)
+    first = store.producer("job")
+    first.transaction().append("a", {"id": 1})
+    with store.producer("job"):
+        assert settled == [first.id]
 
 
 def hold_and_fork(folder: Path, told: Any) -> None:
