@@ -21,6 +21,9 @@ PROTOCOL_VERSION: Final = 1
 
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 """A sender cuts larger batches by rows. One row may be this large, encoded."""
+BATCH_ROWS_MAX: Final = 2**24
+"""A sender cuts longer batches, which matters for columns that take next to no bytes: what a
+receiver allocates for rows must be in proportion to something that is limited."""
 BODY_BYTES_MAX: Final = BATCH_BYTES_MAX + 1024 * 1024
 """What a frame may ask its receiver to allocate: a batch, and a schema of up to a mebibyte."""
 FRAME_COST_BYTES: Final = 1024
@@ -145,6 +148,9 @@ class Close:
     reason: str = ""
     fault: bool = False
 
+
+DONE: Final = Close("done")
+"""Ends a stream in order. A receiver answers a sender's Close with it: it has read everything."""
 
 Frame: TypeAlias = Hello | VnodeData | Mark | Barrier | Flush | Flushed | Credit | Close
 Message: TypeAlias = VnodeData | Mark | Barrier | Flush

@@ -30,14 +30,18 @@ if TYPE_CHECKING:
 class Link(Protocol):
     """The sender's end of a connection, to be fed by a Connection."""
 
-    encodes: bool
-    """Whether it settles what a frame really costs, later: else what is reserved must be exact."""
-
     def offer(self, frame: Frame, estimate_bytes: int = 0) -> None:
         """Takes a frame over, to be sent after those before it. Does not wait for the peer."""
 
     def close(self, close: Close) -> None:
-        """Sends what was offered, then the Close, and ends. Gives up on a peer that is stuck."""
+        """Sends what was offered, then the Close. Does not wait for that."""
+
+    @property
+    def progress(self) -> int:
+        """A number that rises with what the peer takes."""
+
+    def wait_ended(self, seconds: float) -> bool:
+        """After a close: whether the peer has ended its side, as it does when it has read all."""
 
     def cut(self) -> None:
         """Ends at once."""

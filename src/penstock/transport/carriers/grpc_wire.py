@@ -87,7 +87,7 @@ _READ_ALIGNED_BYTES: Final = 8
 _SMALL: Final = [bytes([value]) for value in range(0x80)]
 """Numbers of one byte. The tags of all our fields are among them."""
 _NOTHING: Final = pa.py_buffer(b"")
-_SHARED_MAX: Final = 24
+_SHARED_MAX: Final = 2
 """A batch that is smaller than its message by this factor gets memory of its own: else one that is
 kept for long would keep everything that came with it."""
 
@@ -148,8 +148,7 @@ class Unfinished:
 
     def begin(self, stage: str, vnode: int, batch_bytes: int) -> None:
         self._stage, self._vnode = stage, vnode
-        view, self._buffer = self._blocks.lend(batch_bytes)
-        self._view = view.cast("B")
+        self._view, self._buffer = self._blocks.lend(batch_bytes)
         self._filled = 0
 
     def add(self, part: memoryview) -> tuple[str, int, pa.Buffer] | None:

@@ -66,8 +66,6 @@ class LocalListener:
 class LocalLink:
     """Both ends of a connection in one object, since nothing lies between them."""
 
-    encodes = False
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._over = False
@@ -90,6 +88,13 @@ class LocalLink:
     def close(self, close: Close) -> None:
         self.offer(close)
         self._over = True
+
+    @property
+    def progress(self) -> int:
+        return 0
+
+    def wait_ended(self, seconds: float) -> bool:  # noqa: ARG002 - what is offered has arrived
+        return True
 
     def cut(self) -> None:
         if not self._over:
