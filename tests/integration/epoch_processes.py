@@ -93,6 +93,7 @@ class SteppedKeyValue:
         self._inner = inner
         self._steps = steps
         self.member: Final = inner.member
+        self.generation: Final = inner.generation
 
     def write(self, key: str, value: str) -> None:
         self._steps.step()

@@ -91,9 +91,9 @@ class Connection:
         self._closing = False
         self._link: Link | None = None
 
-    def open(self, address: Address, timing: Timing) -> None:
-        """Dials, says Hello and waits for the answer. Raises PeerUnavailableError, with the peer's
-        own words if it refused."""
+    def open(self, address: Address, timing: Timing, generation: int = 0) -> None:
+        """Dials, says Hello and waits for the answer, all within one limit. Raises
+        PeerUnavailableError, with the peer's own words if it refused."""
         deadline = time.monotonic() + timing.connect_seconds_max
         try:
             self._link = carrier_of(address.carrier).dial(address, timing, self)
@@ -102,7 +102,8 @@ class Connection:
                 f"member {self.peer} cannot be reached at {address}: {error}"
             ) from error
         token = self.security.token.for_member(self._origin.member)
-        self._link.offer(Hello(self._origin.member, self._origin.lane, token))
+        member, lane = self._origin
+        self._link.offer(Hello(member, lane, token, generation=generation))
         with self._lock:
             self._changed.wait_for(
                 lambda: self._over is not None or self._allowance.control_frames,

@@ -211,7 +211,7 @@ class Sender:
             on_lost=on_lost,
             on_room=self._on_room,
         )
-        connection.open(address, self._timing)
+        connection.open(address, self._timing, self._keyvalue.generation)
         opened = True
         return connection
 

@@ -587,7 +587,7 @@ def test_a_peer_that_does_not_hear_of_its_fault_is_cut_off(
     stream = listening.stream()
     stream.next()
     for _ in range(100_000):  # more than gRPC takes over before it is read
-        stream.reply(Hello(2**64 - 1, 1, bytes(TOKEN_BYTES_MAX), 2**64 - 1))
+        stream.reply(Hello(2**64 - 1, 1, bytes(TOKEN_BYTES_MAX), 2**63 - 1))
     stream.fault = RemoteProtocolError("on purpose")
     call.say(Flush(1))
     eventually(lambda: not transport_threads(), "that the call is ended")

@@ -64,9 +64,13 @@ class AnyBatch:
 ANY_BATCH = cast(StageDecoders, AnyBatch())
 
 U16, U64 = st.integers(0, 2**16 - 1), st.integers(0, 2**64 - 1)
+U63 = st.integers(0, 2**63 - 1)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 CONTROL: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), U64, U16),
+    st.builds(Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), U63, U16),
+    st.builds(
+        Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), st.just(0), U16, generation=U63
+    ),
     st.builds(Barrier, U64, U64, U64),
     st.builds(Flush, U64),
     st.builds(Flushed, U64, U64),
@@ -110,6 +114,7 @@ def official(protobuf: Protobuf, frame: Frame) -> Any:
             made.hello.version, made.hello.member = frame.version, frame.member
             made.hello.lane, made.hello.token = frame.lane, frame.token
             made.hello.window_bytes = frame.window_bytes
+            made.hello.generation = frame.generation
             made.hello.SetInParent()
         case VnodeData():
             made.vnode_data.stage, made.vnode_data.vnode = frame.stage, frame.vnode
