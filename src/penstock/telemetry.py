@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PenstockError
+from penstock.threads import supervised
 from penstock.watch.encoding import plain
 from penstock.watch.loading import STATE_NAME, load_spark
 
@@ -120,7 +121,7 @@ class Tracing:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         if self._tracer is not None:
-            self._thread = threading.Thread(target=self._run, name="penstock traces", daemon=True)
+            self._thread = supervised("traces", self._run, until=self._stopping.is_set)
             self._thread.start()
 
     def close(self) -> None:

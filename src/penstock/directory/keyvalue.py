@@ -9,9 +9,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.errors import PenstockError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+
+
+class DirectoryEndedError(PenstockError):
+    """A member's view of the key-value store ended: it was closed, or a defect ended the thread
+    that keeps it. Nothing is heard and nothing is told through it any more. Restart the member; if
+    nobody closed it, report the reason that stands here."""
 
 
 class KeyValue(Protocol):
@@ -37,6 +45,9 @@ class KeyValue(Protocol):
     def watch(self, prefix: str = "") -> Watch:
         """Tells from now on when keys that begin so have changed, in anybody's slot."""
 
+    def check(self) -> None:
+        """Raises DirectoryEndedError if this view has ended. Its watches are closed then."""
+
 
 class Watch(Protocol):
     """Wakes whoever waits for a change. It does not tell which: read again what you look for. A
@@ -47,11 +58,12 @@ class Watch(Protocol):
         nothing did in time, or the watch was closed."""
 
     def call(self, told: Callable[[], None]) -> None:
-        """Has this called as well, for every change from the opening of the watch on, by whichever
-        thread learns of it: it must be quick, and not raise. It spares a thread that waits."""
+        """Has this called as well, for every change from the opening of the watch on and when it
+        is closed, by whichever thread learns of it: it must be quick, and not raise. It spares a
+        thread that waits."""
 
     def close(self) -> None:
-        """Ends the watch. Whoever waits is let go."""
+        """Ends the watch. Whoever waits is let go, and what `call` was given is called."""
 
     def __enter__(self) -> Watch: ...
 
@@ -84,8 +96,8 @@ class LocalWatch:
     def call(self, told: Callable[[], None]) -> None:
         with self._told:
             self._call = told
-            changed = self._changed
-        if changed:
+            due = self._changed or self._closed
+        if due:
             told()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
@@ -96,8 +108,13 @@ class LocalWatch:
 
     def close(self) -> None:
         with self._told:
+            if self._closed:
+                return
             self._closed = True
             self._told.notify_all()
+            call = self._call
+        if call is not None:
+            call()
 
     def __enter__(self) -> LocalWatch:
         return self
@@ -117,11 +134,17 @@ class Watches:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: list[LocalWatch] = []
+        self._closed = False
 
     def open(self, prefix: str) -> LocalWatch:
+        """One that is closed already, if all of them are."""
         watch = _Listed(prefix, self)
         with self._lock:
-            self._open.append(watch)
+            is_closed = self._closed
+            if not is_closed:
+                self._open.append(watch)
+        if is_closed:
+            watch.close()
         return watch
 
     def tell(self, key: str) -> None:
@@ -139,7 +162,9 @@ class Watches:
             watch.tell()
 
     def close(self) -> None:
+        """Ends all, and those that are opened later."""
         with self._lock:
+            self._closed = True
             closed = list(self._open)
         for watch in closed:
             watch.close()
@@ -189,6 +214,9 @@ class MemoryKeyValue:
 
     def watch(self, prefix: str = "") -> Watch:
         return self._shared.watches.open(prefix)
+
+    def check(self) -> None:
+        """It has no thread, and is never closed."""
 
 
 class _Slots:

@@ -6,6 +6,7 @@ is committed: whoever is woken by it reads the new value.
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import threading
@@ -15,7 +16,7 @@ from urllib.parse import quote, unquote
 import psycopg
 from psycopg import sql
 
-from penstock.directory.keyvalue import Watches
+from penstock.directory.keyvalue import DirectoryEndedError, Watches
 from penstock.errors import FencedError, LocalProtocolError, PenstockError
 from penstock.postgres import (
     Server,
@@ -25,6 +26,7 @@ from penstock.postgres import (
     close_quietly,
     utf8,
 )
+from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,6 +44,8 @@ RECONNECT_SECONDS_MAX: Final = 2.0
 for an hour is asked some thousand times."""
 CLOSE_SECONDS_MAX: Final = 10.0
 """A listener that is about to connect gives up after half of that by itself."""
+
+_LOG: Final = logging.getLogger("penstock.directory")
 
 _MEMBERS: Final = """
     CREATE TABLE penstock.members (
@@ -145,6 +149,10 @@ class PostgresKeyValue:
     def watch(self, prefix: str = "") -> Watch:
         return self._watches.open(prefix)
 
+    def check(self) -> None:
+        """Raises DirectoryEndedError if it was closed, or its listener has ended."""
+        self._listener.check()
+
     def take_over(self) -> None:
         """Empties the slots of all others, whose processes can no longer write. Members that are
         started from here on find each other, and nobody from before."""
@@ -194,6 +202,7 @@ class _Listener:
         self._listen = sql.SQL("LISTEN {}").format(sql.Identifier(channel))
         self._watches = watches
         self._closing = threading.Event()
+        self._failure: BaseException | None = None
         self._wake_receiver, self._wake_sender = os.pipe()
         try:
             # Before anybody can watch: no change is missed, and what is wrong is told at once.
@@ -201,10 +210,27 @@ class _Listener:
         except BaseException:
             self._close_pipe()
             raise
-        self._thread = threading.Thread(
-            target=self._run, args=(connection,), name="penstock postgres listener", daemon=True
+        self._thread = supervised(
+            "postgres listener",
+            self._run,
+            connection,
+            fail=self._fail,
+            until=self._closing.is_set,
         )
         self._thread.start()
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise DirectoryEndedError(
+                f"nothing is heard from the server any more: {self._failure}"
+            ) from self._failure
+        if self._closing.is_set():
+            raise DirectoryEndedError("this view of the server's slots was closed")
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        _LOG.error("the listener at the server ended: %s", error, exc_info=error)
+        self._watches.close()
 
     def close(self) -> None:
         if self._closing.is_set():
@@ -231,8 +257,10 @@ class _Listener:
                     delay_seconds = RECONNECT_SECONDS_MIN
                     self._watches.tell_all()
                 self._hear(connection)
-            except (PenstockError, psycopg.Error, OSError):
-                # Whoever calls is told what is wrong; here there is nobody to tell.
+            except Exception as error:  # noqa: BLE001 - whatever came, it listens again
+                # Whoever calls is told that the server is away; here there is nobody to tell.
+                if not isinstance(error, PenstockError | psycopg.Error | OSError):
+                    _LOG.exception("a notification cannot be used")
                 if connection is not None:
                     close_quietly(connection)
                     connection = None

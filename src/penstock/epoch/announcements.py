@@ -2,6 +2,10 @@
 
 Each writes its own slot, and only the newest value of a slot is sure to be seen. So every value
 stands for itself: who missed what came before knows where to look it up, in the decision records.
+
+Members of two versions work together while a cluster is upgraded. Fields that are not known are
+passed over, and a field that is not there means its default, except for the few that say which
+epoch is meant and what is said of it. So a field that is added later has a default, too.
 """
 
 from __future__ import annotations
@@ -11,13 +15,16 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
-from penstock.epoch.fields import clock, fields_of, number, numbers, seconds, string
+from penstock.epoch.fields import clock, fields_of, number, numbers, optional, seconds, string
 from penstock.errors import RemoteProtocolError
 
 KEY_PREFIX: Final = "epoch:"
 ANNOUNCEMENT_KEY: Final = "epoch:announcement"
 ACKNOWLEDGEMENT_KEY: Final = "epoch:acknowledgement"
 
+SECONDS_MAX_DEFAULT: Final = 30.0
+"""What a leader that does not say it is taken to wait. Less would have members give an epoch up
+that the leader still commits."""
 REASON_CHARACTERS_MAX: Final = 500
 """Of an error or a reason: it travels in every copy of the slot."""
 
@@ -50,7 +57,7 @@ class Announcement:
     """All who have to acknowledge."""
     flags: int = 0
     """Of the epoch's barriers."""
-    seconds_max: float = 0.0
+    seconds_max: float = SECONDS_MAX_DEFAULT
     """How long the leader waits for acknowledgements."""
     watermark: int | None = None
     """The least of the members' watermarks, once they are known."""
@@ -73,10 +80,10 @@ class Announcement:
                 epoch=number(fields["epoch"]),
                 phase=Phase(fields["phase"]),
                 members=numbers(fields["members"]),
-                flags=number(fields["flags"]),
-                seconds_max=seconds(fields["seconds_max"]),
-                watermark=clock(fields["watermark"]),
-                reason=string(fields["reason"]),
+                flags=optional(fields, "flags", number, 0),
+                seconds_max=optional(fields, "seconds_max", seconds, SECONDS_MAX_DEFAULT),
+                watermark=optional(fields, "watermark", clock, None),
+                reason=optional(fields, "reason", string, ""),
             )
         except (ValueError, KeyError) as error:
             raise RemoteProtocolError(
@@ -119,9 +126,9 @@ class Acknowledgement:
                 term=number(fields["term"]),
                 epoch=number(fields["epoch"]),
                 stage=Stage(fields["stage"]),
-                watermark=clock(fields["watermark"]),
-                error=string(fields["error"]),
-                finished=number(fields["finished"]),
+                watermark=optional(fields, "watermark", clock, None),
+                error=optional(fields, "error", string, ""),
+                finished=optional(fields, "finished", number, 0),
             )
         except (ValueError, KeyError) as error:
             raise RemoteProtocolError(

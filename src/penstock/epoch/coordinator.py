@@ -30,6 +30,7 @@ from penstock.epoch.lease import LEASE_SECONDS, RENEWALS, Lease
 from penstock.epoch.temporary import put_up_with
 from penstock.epoch.times import EpochTimes
 from penstock.errors import ConfigurationError, PenstockError, RemoteProtocolError
+from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,8 +49,8 @@ _LOG: Final = logging.getLogger("penstock.epoch")
 
 
 class LeadershipLostError(PenstockError):
-    """Another leads, or the lease could not be renewed in time. The epoch that was under way may be
-    committed or aborted: its decision record tells, and every member finds it there."""
+    """Another leads, or this coordinator has ended. The epoch that was under way may be committed
+    or aborted: its decision record tells, and every member finds it there."""
 
 
 @dataclass(slots=True)
@@ -95,14 +96,18 @@ class Coordinator:
         self._ended = threading.Event()
         self._leads = threading.Event()
         self._thread: threading.Thread | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self.times: Final = EpochTimes()
         """How epochs went, and what the open one waits for."""
 
     def start(self) -> Coordinator:
         self._inbox = Inbox(self._keyvalue, ACKNOWLEDGEMENT_KEY)
-        self._thread = threading.Thread(
-            target=self._run, args=(self._inbox,), name="penstock epoch leader", daemon=True
+        self._thread = supervised(
+            "epoch leader",
+            self._run,
+            self._inbox,
+            fail=self._end,
+            until=self._closing.is_set,
         )
         self._thread.start()
         return self
@@ -152,13 +157,14 @@ class Coordinator:
     def _run(self, inbox: Inbox[_Request]) -> None:
         try:
             while not self._closing.is_set():
+                self._keyvalue.check()
                 self._keep_lease()
                 if self._leader is not None:
                     self._lead(self._leader)
                 self._requests += inbox.take(self._wait_seconds())
-        except Exception as error:  # noqa: BLE001 - `check` raises it
+        except BaseException as error:
             self._failure = error
-            _LOG.exception("the coordinator stopped")
+            raise
         finally:
             self._resign(self._why_ended())
             self._ended.set()  # whoever asks from now on refuses itself
@@ -166,6 +172,11 @@ class Coordinator:
             for request in (*self._requests, *inbox.take(0)):
                 self._refuse(request)
             self._release()
+
+    def _end(self, error: BaseException) -> None:
+        self._failure = error
+        self._ended.set()
+        _LOG.error("the coordinator stopped: %s", error, exc_info=error)
 
     def _refuse(self, request: _Request) -> None:
         with contextlib.suppress(InvalidStateError):  # refused already, or cancelled
@@ -177,12 +188,20 @@ class Coordinator:
         return "this coordinator was closed, or never started"
 
     def _keep_lease(self) -> None:
+        """A lease that cannot be renewed for now, or took too long to be, is not another's: until
+        it is renewed, or found to be another's, nothing is decided (`_decide`)."""
         now = time.monotonic()
         try:
             term = self._lease.hold(now)
         except PenstockError as error:
             put_up_with(error, "the lease cannot be renewed")
-            term = self._lease.term(now)
+            return
+        if term is not None and self._lease.term(time.monotonic()) is None:
+            _LOG.warning(
+                "to write the lease took %.1f s, longer than it lasts: no epoch is decided before "
+                "that is faster. See what slows the disk down",
+                time.monotonic() - now,
+            )
         if term == self._term:
             return
         self._resign("the lease was lost")

@@ -5,14 +5,28 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
 
 
 def fields_of(text: str | bytes) -> dict[str, Any]:
-    fields = json.loads(text)
+    try:
+        fields = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")
     return fields
+
+
+def optional(fields: Mapping[str, Any], name: str, check: Callable[[object], T], default: T) -> T:
+    """A field that another version does not write, in which case it means `default`. One that is
+    there is checked."""
+    return check(fields[name]) if name in fields else default
 
 
 def number(value: object) -> int:

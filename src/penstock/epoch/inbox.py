@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 class Inbox(Generic[T]):
     """Any thread puts in, one loop takes out. Whoever learns of a change in the key-value store
-    wakes the loop by itself: a thread between the two would have to wait for its turn."""
+    wakes the loop by itself: a thread between the two would have to wait for its turn. The end of
+    the store is such a change: the loop is woken, and finds out by its `check`."""
 
     def __init__(self, keyvalue: KeyValue, prefix: str) -> None:
         self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()

@@ -5,6 +5,10 @@ one gets it. Nobody compares clocks of different machines: a lease is over for a
 newest record has not changed for the lease's whole time by the observer's own clock. Its holder
 counts from before it wrote the record, so it stops first.
 
+A holder that renews too late, because its disk was slow, does nothing that needs the lease until it
+has renewed it. If the newest record is still its own then, nobody has led meanwhile, since whoever
+takes the lease creates the next record: the holder goes on under the same term.
+
 A lease keeps members from leading against each other all the time. What makes that harmless when
 it happens (a leader that was paused does not know that it was) are the decision records.
 """
@@ -90,10 +94,13 @@ class Lease:
         self._seen_at = 0.0
         self._held_until = -math.inf
         self._takes_over = takes_over
+        self._dropped = False
+        """The term is over, although the newest record may still be ours."""
 
     def hold(self, now: float) -> int | None:
         """Takes the lease if it is free, renews it if it is ours and a part of it is over. Returns
-        its term, or None while another holds it."""
+        its term, or None while another holds it. If that took longer than the lease lasts, the term
+        is ours and `term` is None: renew it again."""
         if self.term(now) is not None and now < self._held_until - self._rest_seconds:
             return self.term(now)
         newest = self._look(now)
@@ -110,6 +117,7 @@ class Lease:
     def drop(self) -> None:
         """Holds it no more, whatever was thought: a newer leader was met."""
         self._held_until = -math.inf
+        self._dropped = True
 
     def release(self, now: float) -> None:
         """Gives the lease back, if it is ours."""
@@ -149,7 +157,7 @@ class Lease:
         if newest is None:
             number, term = 1, 1
         else:
-            renewed = self._is_mine(newest) and now < self._held_until
+            renewed = self._is_mine(newest) and not self._dropped
             number, term = newest.number + 1, newest.term + (not renewed)
         record = LeaseRecord(number, term, self._member, self._instance, self._seconds)
         if not self._records.create(_name(number), record.to_bytes()):
@@ -159,7 +167,7 @@ class Lease:
             return None  # a number of long ago: this process slept through many changes
         self._seen, self._seen_at = record, now
         self._held_until = now + self._seconds
-        self._takes_over = False
+        self._takes_over = self._dropped = False
         for name in names[:-RECORDS_KEPT]:
             self._records.delete(name)
         return term

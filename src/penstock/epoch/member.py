@@ -7,6 +7,7 @@ thing after the other and asks the decision log. What is decided is tried until 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import queue
@@ -26,6 +27,7 @@ from penstock.epoch.follower import Follower, FollowerEffect, FollowerEvent
 from penstock.epoch.inbox import Inbox
 from penstock.epoch.temporary import is_temporary, put_up_with
 from penstock.errors import FencedError, LocalProtocolError, PenstockError, RemoteProtocolError
+from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,14 +77,16 @@ class EpochMember:
         self._on_resume = on_resume
         self._on_finished = on_finished
         self._follower: Follower | None = None
-        self._inbox: Inbox[FollowerEvent | Exception] | None = None
+        self._inbox: Inbox[FollowerEvent] | None = None
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._unsent: Acknowledgement | None = None
-        self._heard: dict[int, str] = {}
-        """The announcements that were looked at last."""
+        self._heard: dict[int, str] | None = {}
+        """The announcements that were looked at last. None: the last look failed."""
+        self._retry_seconds = RETRY_SECONDS_MIN
+        """Until what failed, a look or an acknowledgement, is tried again."""
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def start(self) -> EpochMember:
         """Finds out what an earlier life left in doubt, and begins. Waits for the records, should
@@ -97,11 +101,16 @@ class EpochMember:
         # What is announced from here on is no longer refused as under way.
         run = functools.partial(self._run, self._follower, self._inbox, self._newest())
         work_off = functools.partial(self._work_off, self._inbox)
-        for name, target in (("loop", run), ("work", work_off)):
-            thread = threading.Thread(
-                target=target, name=f"penstock epoch {self.member} {name}", daemon=True
+        self._threads = [
+            supervised(
+                f"epoch {self.member} {name}",
+                work,
+                fail=self._end,
+                until=self._closing.is_set,
             )
-            self._threads.append(thread)
+            for name, work in (("loop", run), ("work", work_off))
+        ]
+        for thread in self._threads:
             thread.start()
         return self
 
@@ -116,7 +125,7 @@ class EpochMember:
         return self._follower.watermark if self._follower else None
 
     def check(self) -> None:
-        """Raises what ended the loop, if something did."""
+        """Raises what ended one of its threads, if something did."""
         if self._failure is not None:
             raise self._failure
 
@@ -143,31 +152,15 @@ class EpochMember:
     # The loop
 
     def _run(
-        self,
-        follower: Follower,
-        inbox: Inbox[FollowerEvent | Exception],
-        newest: Announcement | None,
+        self, follower: Follower, inbox: Inbox[FollowerEvent], newest: Announcement | None
     ) -> None:
-        try:
-            self._carry_out(follower.start(newest, time.monotonic()))
-            self._follow(follower, inbox)
-        except Exception as error:  # noqa: BLE001 - `check` raises it
-            self._failure = error
-            self._closing.set()
-            self._work.put(None)
-            _LOG.exception("member %d takes no part in epochs any more", self.member)
-
-    def _follow(self, follower: Follower, inbox: Inbox[FollowerEvent | Exception]) -> None:
+        self._carry_out(follower.start(newest, time.monotonic()))
         while not self._closing.is_set():
+            self._keyvalue.check()
             now = time.monotonic()
             if follower.deadline is not None and now >= follower.deadline:
                 self._carry_out(follower.handle(machine.Passed(), now))
-            wait = None if follower.deadline is None else follower.deadline - now
-            if self._unsent is not None:
-                wait = RETRY_SECONDS_MAX if wait is None else min(wait, RETRY_SECONDS_MAX)
-            for event in inbox.take(wait):
-                if isinstance(event, Exception):
-                    raise event  # the worker's
+            for event in inbox.take(self._wait_seconds(follower)):
                 self._carry_out(follower.handle(event, time.monotonic()))
             if self._unsent is not None:
                 self._acknowledge(self._unsent)
@@ -176,10 +169,34 @@ class EpochMember:
                 announced = machine.Announced(newest)
                 self._carry_out(follower.handle(announced, time.monotonic()))
 
+    def _wait_seconds(self, follower: Follower) -> float | None:
+        """None: until something happens. What failed is tried again: nothing else may happen."""
+        waits = []
+        if follower.deadline is not None:
+            waits.append(follower.deadline - time.monotonic())
+        if self._unsent is not None or self._heard is None:
+            waits.append(self._retry_seconds)
+            self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
+        else:
+            self._retry_seconds = RETRY_SECONDS_MIN
+        return min(waits, default=None)
+
+    def _end(self, error: BaseException) -> None:
+        """One of the two threads has ended: the other one follows, and `check` raises why."""
+        if self._failure is None:
+            self._failure = error
+        self._closing.set()
+        self._work.put(None)
+        if self._inbox is not None:
+            self._inbox.close()
+        text = "member %d takes no part in epochs any more: %s"
+        _LOG.error(text, self.member, error, exc_info=error)
+
     def _newest(self) -> Announcement | None:
         try:
             slots = self._keyvalue.scan(ANNOUNCEMENT_KEY)
         except PenstockError as error:
+            self._heard = None
             put_up_with(error, f"member {self.member} hears no announcements")
             return None
         if slots == self._heard:
@@ -226,14 +243,10 @@ class EpochMember:
 
     # The worker
 
-    def _work_off(self, inbox: Inbox[FollowerEvent | Exception]) -> None:
-        try:
+    def _work_off(self, inbox: Inbox[FollowerEvent]) -> None:
+        with contextlib.suppress(_ClosedError):
             while (work := self._work.get()) is not None:
                 inbox.put(self._answer(work))
-        except _ClosedError:
-            return
-        except Exception as error:  # noqa: BLE001 - the loop ends with it, and `check` raises it
-            inbox.put(error)
 
     def _answer(self, work: Work) -> FollowerEvent:
         match work:

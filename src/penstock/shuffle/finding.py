@@ -7,22 +7,22 @@ anew if nobody did yet, and answers when that is done.
 
 from __future__ import annotations
 
-import hmac
-import pickle
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import flight
 
-from penstock.errors import LocalProtocolError, PeerUnavailableError
+from penstock.errors import PeerUnavailableError
 from penstock.shuffle.control import SESSION
-from penstock.transport.certificates import member_name
+from penstock.shuffle.flights import TokenServer, connect, reader_material
+from penstock.shuffle.outlet import Share
+from penstock.shuffle.serving import Served
+from penstock.transport.certificates import Material
 from penstock.transport.security import ClusterSecurity, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from penstock.shuffle.outlet import Share
 
 FIND_SECONDS_MAX: Final = 180.0
 """Members begin anew, and perhaps their queues are built anew too."""
@@ -34,39 +34,31 @@ class Finder:
     """Whom to ask, and for which feed."""
 
     location: str
-    authority: bytes = field(repr=False)
+    material: Material = field(repr=False)
+    """What the asker shows, and whom it trusts."""
     token: str = field(repr=False)
     feed: str
 
 
-class FinderServer(flight.FlightServerBase):
+class FinderServer(TokenServer):
     """Where the Session is. From its making to `close`; it outlives sessions."""
 
     def __init__(self, host: str, shares: Callable[[str], Sequence[Share]]) -> None:
         """`shares` gives those of a feed, by any thread."""
         security = ClusterSecurity.create("penstock finder")
-        credentials = security.member_security(SESSION).credentials
-        if credentials is None or security.authority is None:
-            raise LocalProtocolError("queues are found with TLS only")
-        material = credentials.load()
-        host = f"[{host}]" if ":" in host else host
-        super().__init__(
-            f"grpc+tls://{host}:0",
-            tls_certificates=[(material.certificate.decode(), material.key.decode())],
-        )
-        self._address = f"grpc+tls://{host}:{self.port}"
-        self._authority = security.authority.certificate
-        self._token = Token.generate().secret
+        token = Token.generate().secret
+        super().__init__(security.member_security(SESSION), host, token)
+        self._finder = Finder(self.location, reader_material(security), token, "")
         self._shares = shares
 
     def finder(self, feed: str) -> Finder:
-        return Finder(self._address, self._authority, self._token, feed)
+        return replace(self._finder, feed=feed)
 
     def do_action(self, _: object, action: flight.Action) -> Iterator[bytes]:
-        shown, _, feed = action.body.to_pybytes().partition(b"\n")
-        if not hmac.compare_digest(shown, self._token.encode()) or action.type != _SHARES:
-            raise flight.FlightUnauthenticatedError("this is not the read token of this cluster")
-        yield pickle.dumps(list(self._shares(feed.decode())))
+        feed = self.admitted(action.body.to_pybytes())
+        if action.type != _SHARES:
+            raise flight.FlightServerError(f"there is no action {action.type!r} here")
+        yield json.dumps([_said(share) for share in self._shares(feed.decode())]).encode()
 
     def close(self) -> None:
         self.shutdown()
@@ -74,11 +66,7 @@ class FinderServer(flight.FlightServerBase):
 
 def find_share(finder: Finder, member: int) -> Share:
     """The member's share, up to the newest epoch of now."""
-    client = flight.FlightClient(
-        finder.location,
-        tls_root_certs=finder.authority.decode(),
-        override_hostname=member_name(SESSION),
-    )
+    client = connect(finder.location, SESSION, finder.material)
     action = flight.Action(_SHARES, f"{finder.token}\n{finder.feed}".encode())
     try:
         with client:
@@ -88,8 +76,45 @@ def find_share(finder: Finder, member: int) -> Share:
         raise PeerUnavailableError(
             f"the driver does not say where the queue of member {member} is: {error}"
         ) from error
-    shares: list[Share] = pickle.loads(result.body.to_pybytes())  # noqa: S301 - it proved itself
-    for share in shares:
-        if share.member == member:
-            return share
+    for said in json.loads(result.body.to_pybytes()):
+        if said["member"] == member:
+            return _share(said, finder)
     raise PeerUnavailableError(f"feed {finder.feed} has no member {member} any more")
+
+
+def _said(share: Share) -> dict[str, Any]:
+    served = share.served
+    return {
+        "member": share.member,
+        "folder": share.folder,
+        "generation": share.generation,
+        "lsn": share.lsn,
+        "vnodes": share.vnodes,
+        "served": served
+        and {
+            "machine": served.machine,
+            "location": served.location,
+            "certificate": served.material.certificate.decode(),
+            "key": served.material.key.decode(),
+            "authority": served.material.authority.decode(),
+            "token": served.token,
+        },
+    }
+
+
+def _share(said: dict[str, Any], finder: Finder) -> Share:
+    """Whom to ask if it is not there either, the asker knows."""
+    found = said["served"]
+    served = None
+    if found is not None:
+        pem = (found[name].encode() for name in ("certificate", "key", "authority"))
+        served = Served(
+            said["member"],
+            found["machine"],
+            found["location"],
+            Material(*pem),
+            found["token"],
+            finder,
+        )
+    generation, lsn, vnodes = (said[name] for name in ("generation", "lsn", "vnodes"))
+    return Share(said["member"], said["folder"], generation, lsn, tuple(vnodes), served)

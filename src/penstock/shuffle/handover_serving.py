@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import LocalProtocolError, PeerUnavailableError
+from penstock.shuffle.flights import TokenServer, connect
 from penstock.shuffle.handover import source_of
 from penstock.shuffle.queue.errors import QueueLostError
-from penstock.shuffle.serving import SCHEMA, TokenServer, decode_found, encode_found
-from penstock.transport.certificates import member_name
+from penstock.shuffle.serving import SCHEMA, decode_found, encode_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -74,12 +74,7 @@ class FarQueues:
         location, server = self._find(giver)
         if self._security.credentials is None:
             raise LocalProtocolError("queues are read with TLS only, and it is off")
-        authority = self._security.credentials.load().authority
-        client = flight.FlightClient(
-            location,
-            tls_root_certs=authority.decode(),
-            override_hostname=member_name(server),
-        )
+        client = connect(location, server, self._security.credentials.load())
         return FarSource(client, self._token, giver)
 
     def _find(self, giver: int) -> tuple[str, int]:
@@ -91,6 +86,7 @@ class FarQueues:
                     if giver in found["queues"]:
                         return found["location"], member
                 if not watch.wait(max(0.0, deadline - time.monotonic())):
+                    self._keyvalue.check()
                     raise PeerUnavailableError(
                         f"nobody serves the queue of member {giver} within {FIND_SECONDS_MAX:g} s"
                     )

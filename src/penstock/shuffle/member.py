@@ -36,8 +36,9 @@ from penstock.shuffle.session.topology import Topology
 from penstock.shuffle.slice import events as slice_events
 from penstock.shuffle.slice.actor import SliceActor
 from penstock.shuffle.slice.state import SliceState
-from penstock.shuffle.status import MemberStatus
+from penstock.shuffle.status import MemberStatus, ended_threads
 from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
+from penstock.threads import supervised
 from penstock.transport import Origin, Receiver, Sender, VnodeData
 
 if TYPE_CHECKING:
@@ -208,9 +209,7 @@ class Member:
         )
         self._epochs = EpochMember(keyvalue, DecisionLog(place), [self._participant])
         self._closing = threading.Event()
-        self._status = threading.Thread(
-            target=self._tell_status, name="penstock member status", daemon=True
-        )
+        self._status = supervised("member status", self._tell_status, fail=self._fail)
 
     def start(self) -> Member:
         self._epochs.start()
@@ -285,20 +284,17 @@ class Member:
     def _tell_status(self) -> None:
         turn = 0
         while not self._closing.wait(STATUS_SECONDS) and not self.ended.is_set():
-            try:
-                self._epochs.check()
-                for each in self._slices:
-                    # Behind the progress that the lane has told: what is settled is known there.
-                    self._tell(each.lane, self._lane_status(each, turn % DETAILS_EVERY == 0))
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it cannot go on
-                self._fail(error)
+            self._epochs.check()
+            for each in self._slices:
+                # Behind the progress that the lane has told: what is settled is known there.
+                self._tell(each.lane, self._lane_status(each, turn % DETAILS_EVERY == 0))
             turn += 1
 
     def _lane_status(self, of: SliceActor, with_details: bool) -> MemberStatus:
         queue, queue_waits = self._queue.status()
         status, waits, details = of.status(with_details=with_details)
         if of.lane == 0:
-            waits += queue_waits
+            waits += (*queue_waits, *ended_threads())
         return MemberStatus(self.member, of.lane, os.getpid(), _HOST, status, queue, waits, details)
 
     # Epochs

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -25,8 +24,11 @@ from penstock.shuffle.target import Target
 from penstock.shuffle.upkeep import DeadProducers, Restarts
 from penstock.snapshot import SnapshotStore
 from penstock.snapshot.errors import MissingSnapshotError
+from penstock.threads import Pool
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from penstock.journal import OpenStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.running import Shuffle
@@ -72,7 +74,7 @@ class Outlet:
         self._restarts = Restarts(shuffle.watch)
         shuffle.watch.consumer = "spark"
         self._dead_producers = DeadProducers(store)
-        self._finding = ThreadPoolExecutor(1, "penstock target")
+        self._finding = Pool(1, "target")
         self._target: Future[Target] | None = None
 
     def wait_epoch(self, after: int, seconds: float) -> Epoch | None:
@@ -185,7 +187,7 @@ class Outlet:
         }
 
     def close(self) -> None:
-        self._finding.shutdown()
+        self._finding.close()
         self._is_open = False
         self._shuffle.close()
 

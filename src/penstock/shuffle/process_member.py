@@ -13,13 +13,13 @@ import contextlib
 import enum
 import logging
 import os
-import pickle
 import queue
 import threading
+import time
 from dataclasses import dataclass, field
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -29,10 +29,12 @@ from penstock.logs import fields_of
 from penstock.shuffle import control
 from penstock.shuffle.handover import Left
 from penstock.shuffle.member import Member
+from penstock.shuffle.member_messages import Failed, Logged, Serving, Step, encode_message
 from penstock.shuffle.own_process import leave_out_pandas
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.running import lock_folder
 from penstock.storage import Storage
+from penstock.threads import supervised
 from penstock.transport.discovery import ADDRESS_KEY
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.journal import OpenStore
     from penstock.shuffle.handover import Far
     from penstock.shuffle.member import Setup
+    from penstock.shuffle.member_messages import MemberMessage
     from penstock.transport.security import Security
 
 MEET_SECONDS_MAX: Final = 100.0
@@ -57,45 +60,12 @@ _ORPHANED: Final = 3
 """The exit code of a member whose Session's process is gone."""
 
 
-class Step(enum.Enum):
-    """How far a member process came. It says so through the pipe."""
-
-    MADE = "made"
-    STARTED = "started"
-    STOPPED = "stopped"
-
-
 class Order(enum.Enum):
     """What a member process is told through the pipe."""
 
     START = "start"
     STOP = "stop"
     CLOSE = "close"
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Through the pipe: the member cannot go on."""
-
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """Through the pipe: where readers on other machines find the member's queue."""
-
-    location: str
-
-
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """Through the pipe: a warning or worse, for the log of the Session's process."""
-
-    logger: str
-    level: int
-    message: str
-    known: dict[str, Any] = field(default_factory=dict)
-    """Of whose it is: feed, member, epoch."""
 
 
 class HeldLock:
@@ -133,12 +103,14 @@ class Given:
 
 
 class Pipe(Protocol):
-    """What orders and steps go through."""
+    """What orders and messages go through."""
 
-    def send(self, obj: Any, /) -> None: ...
+    def send_bytes(self, data: bytes, /) -> None:
+        """A message, by the member."""
 
     def recv(self) -> Any:
-        """EOFError or OSError if the other end is gone."""
+        """The next order, or what else the Session's process gives. EOFError or OSError if that is
+        gone."""
 
 
 class MeetingError(PenstockError):
@@ -164,7 +136,7 @@ def run_member(given: Given, pipe: Pipe) -> None:
     try:
         _run(given, ends)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the Session is told
-        ends.tell(Failed(shippable(error)))
+        ends.tell(Failed.of(error))
         ends.wait_for(Order.CLOSE)
     finally:
         logger.removeHandler(told)
@@ -248,9 +220,11 @@ def wait_for_addresses(
 ) -> None:
     """Until the receivers of all of them are known here."""
     awaited = set(members)
+    deadline = time.monotonic() + seconds_max
     with keyvalue.watch(ADDRESS_KEY) as watch:
         while missing := awaited - keyvalue.scan(ADDRESS_KEY).keys():
-            if not watch.wait(seconds_max):
+            if not watch.wait(max(0.0, deadline - time.monotonic())):
+                keyvalue.check()
                 raise MeetingError(
                     f"member {keyvalue.member} does not hear of members {sorted(missing)} within "
                     f"{seconds_max:g} s"
@@ -265,11 +239,11 @@ class _Ends:
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._stop: Callable[[], None] = lambda: None
-        threading.Thread(target=self._listen, name="penstock orders", daemon=True).start()
+        supervised("orders", self._listen, fail=_leave).start()
 
-    def tell(self, message: Step | Failed | Logged | Serving) -> None:
+    def tell(self, message: MemberMessage) -> None:
         with self._lock, contextlib.suppress(OSError):  # if it is closed, the listener ends us
-            self._pipe.send(message)
+            self._pipe.send_bytes(encode_message(message))
 
     def wait_for(self, order: Order) -> None:
         while self._orders.get() is not order:
@@ -282,13 +256,19 @@ class _Ends:
         while True:
             try:
                 order = self._pipe.recv()
-            except (EOFError, OSError):
-                os._exit(_ORPHANED)
+            except (EOFError, OSError) as error:
+                _leave(error)
             self._orders.put(order)
             if order is Order.STOP:
                 self._stop()
             elif order is Order.CLOSE:
                 return  # what comes now is not for this member any more
+
+
+def _leave(_: BaseException) -> NoReturn:
+    """Whoever has the Session is gone, or cannot be understood any more: nobody could end this
+    process in order, and what it holds is in the last epoch."""
+    os._exit(_ORPHANED)
 
 
 class _Told(logging.Handler):
@@ -302,11 +282,3 @@ class _Told(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         known = {**self._known, **fields_of(record)}
         self._ends.tell(Logged(record.name, record.levelno, record.getMessage(), known))
-
-
-def shippable(error: BaseException) -> BaseException:
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of a moment ago
-    except Exception:  # noqa: BLE001 - whatever a foreign error does when it is pickled
-        return PenstockError(f"{type(error).__name__}: {error}")
-    return error

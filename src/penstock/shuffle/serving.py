@@ -1,13 +1,13 @@
 """Reading a member's queue from another machine: over Arrow Flight, with TLS of the session's own.
 
-The member serves what is durable on its disk, to whoever shows the session's read token. A reader
-asks as it would ask the disk: for the queue of a generation, up to an LSN, between two frontiers.
+The member serves what is durable on its disk, to whoever shows a certificate of the session and its
+read token. A reader asks as it would ask the disk: for the queue of a generation, up to an LSN,
+between two frontiers.
 """
 
 from __future__ import annotations
 
 import base64
-import hmac
 import json
 import os
 import socket
@@ -22,10 +22,10 @@ from pyarrow import flight
 
 from penstock.errors import LocalProtocolError, PeerUnavailableError
 from penstock.frontier import decode_chunks, encode_chunks
+from penstock.shuffle.flights import TokenServer, connect
 from penstock.shuffle.parcels import READ, Stage
 from penstock.shuffle.queue.reader import Measure, QueueBatch, QueueReader
 from penstock.shuffle.queue.segment import read_floor
-from penstock.transport.certificates import member_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.frontier import Frontier
     from penstock.shuffle.finding import Finder
     from penstock.shuffle.queue.reader import Wanted
+    from penstock.transport.certificates import Material
     from penstock.transport.security import Security
 
 MACHINE_VARIABLE: Final = "PENSTOCK_MACHINE"
@@ -59,8 +60,8 @@ class Served:
     machine: str
     """What `this_machine` says there."""
     location: str
-    authority: bytes = field(repr=False)
-    """The certificate that the member's is issued by."""
+    material: Material = field(repr=False)
+    """What a reader shows, and whom it trusts."""
     token: str = field(repr=False)
     finder: Finder | None = None
     """Whom to ask when it is not there."""
@@ -88,28 +89,6 @@ def open_queue(folder: Path, generation: int) -> QueueReader:
 
 
 # In the member's process
-
-
-class TokenServer(flight.FlightServerBase):
-    """Speaks TLS, and to those who show a token."""
-
-    def __init__(self, security: Security, host: str, token: str) -> None:
-        if security.credentials is None:
-            raise LocalProtocolError("queues are served with TLS only, and it is off")
-        material = security.credentials.load()
-        super().__init__(
-            f"grpc+tls://{_bracketed(host)}:0",
-            tls_certificates=[(material.certificate.decode(), material.key.decode())],
-        )
-        self.location: Final = f"grpc+tls://{_bracketed(host)}:{self.port}"
-        self._token = token
-
-    def admitted(self, data: bytes) -> bytes:
-        """What is asked for, behind the token."""
-        shown, _, rest = data.partition(b"\n")
-        if not hmac.compare_digest(shown, self._token.encode()):
-            raise flight.FlightUnauthenticatedError("this is not the read token of this session")
-        return rest
 
 
 class QueueServer(TokenServer):
@@ -172,11 +151,7 @@ class RemoteQueue:
     def __init__(self, served: Served, generation: int) -> None:
         self._served = served
         self._generation = generation
-        self._client = flight.FlightClient(
-            served.location,
-            tls_root_certs=served.authority.decode(),
-            override_hostname=member_name(served.member),
-        )
+        self._client = connect(served.location, served.member, served.material)
 
     def read(
         self, start: Frontier, end: Frontier, lsn: int, columns: Wanted = None
@@ -265,7 +240,3 @@ def _one_value(data: pa.Buffer) -> pa.Array[Any]:
     offsets = pa.py_buffer(np.array([0, data.size], np.int64).tobytes())
     found: pa.Array[Any] = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, data])
     return found
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

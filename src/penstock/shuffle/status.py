@@ -1,4 +1,4 @@
-"""What a member tells of itself four times a second, for whoever watches. Pure.
+"""What a member tells of itself four times a second, for whoever watches.
 
 Its size has a limit whatever the feed is: of journals and open spans the first are named, and the
 others counted.
@@ -6,11 +6,14 @@ others counted.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.ids import clock_to_unix
-from penstock.watch.standing import Seen  # noqa: TC001 - decoding looks the types up
+from penstock.threads import ended
+from penstock.watch.causes import ThreadEnded
+from penstock.watch.standing import Seen
 
 NAMED_MAX: Final = 100
 """Journals and spans of one Slice: as many as a view shows of a whole feed."""
@@ -103,6 +106,14 @@ class MemberStatus:
     queue: QueueStatus
     waits: tuple[Seen, ...]
     details: Details | None
+
+
+def ended_threads() -> tuple[Seen, ...]:
+    """Those of this process that ended too early, and that nobody else tells of."""
+    process = os.getpid()
+    return tuple(
+        Seen(ThreadEnded(process, each.thread, each.reason), since=each.at) for each in ended()
+    )
 
 
 def seconds_of(clock: int) -> float:

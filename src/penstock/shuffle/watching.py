@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.logs import about
 from penstock.shuffle.gathering import Gathering
+from penstock.shuffle.status import ended_threads
+from penstock.threads import supervised
 from penstock.watch.causes import Restart, Starting
 from penstock.watch.encoding import encode_state
 from penstock.watch.loading import STATE_NAME
@@ -148,7 +150,7 @@ class Watch:
     def start(self) -> None:
         if self._thread is None:
             self._stopping.clear()
-            self._thread = threading.Thread(target=self._run, name="penstock watch", daemon=True)
+            self._thread = supervised("watch", self._run, until=self._stopping.is_set)
             self._thread.start()
 
     def stop(self) -> None:
@@ -201,6 +203,7 @@ class Watch:
 
     def _waits(self, view: SessionView | None, members: tuple[int, ...]) -> Iterator[Seen]:
         """Those that the Session does not know of."""
+        yield from ended_threads()
         heard = set() if view is None else {member for member, _ in view.heard}
         silent = tuple(member for member in members if member not in heard)
         if silent and self._phase not in ("stopped", "failed"):

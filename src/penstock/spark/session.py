@@ -7,7 +7,6 @@ import itertools
 import os
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 from penstock.spark import SparkMissingError
 from penstock.spark.home import use_spark_home
 from penstock.spark.java import use_java
+from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,8 +104,7 @@ def _start_java(conf: SparkConf) -> SparkSession:
 
     launch: Any = launch_gateway
     gateway = launch(conf, popen_kwargs={"stderr": subprocess.PIPE})
-    said = threading.Thread(target=_repeat, args=(gateway.proc.stderr,), daemon=True)
-    said.start()
+    supervised("java errors", _repeat, gateway.proc.stderr).start()
     SparkContext(conf=conf, gateway=gateway)
     return SparkSession.builder.config(conf=conf).getOrCreate()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import LocalProtocolError
+from penstock.threads import supervised
 from penstock.transport.connection import Connection, SendTimeoutError, finish_all
 from penstock.transport.discovery import look_up
 from penstock.transport.dropping import closing
@@ -152,11 +153,8 @@ class Sender:
         if begins and member == self.origin.member and self._near is not None:
             self._run(member, opening)  # within this process nothing has to be waited for
         elif begins:
-            threading.Thread(
-                target=self._run,
-                args=(member, opening),
-                name=f"penstock opening a connection to member {member}",
-                daemon=True,
+            supervised(
+                f"opening a connection to member {member}", self._run, member, opening
             ).start()
         # One thread opens; all who send to the member meanwhile wait for it, and learn the same.
         if not opening.done.wait(timeout_seconds):

@@ -72,6 +72,36 @@ class _OfQueue(Cause):
         return f"queue {self.member}"
 
 
+# What is out of order
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEnded(Cause):
+    kind = "thread_ended"
+
+    process: int
+    thread: str
+    reason: str
+
+    @property
+    def who(self) -> str:
+        return f"process {self.process}"
+
+    @property
+    def subject(self) -> tuple[object, ...]:
+        return (self.thread,)
+
+    def text(self, seconds: float) -> str:
+        return (
+            f"The thread {self.thread!r} of process {self.process} ended {lasting(seconds)} ago: "
+            f"{self.reason}."
+        )
+
+    @property
+    def advice(self) -> str | None:
+        return "Restart the process: it goes on without what the thread did. Report the reason."
+
+
 # What the beginning waits for
 
 
@@ -560,6 +590,7 @@ KINDS: Final[dict[str, type[Cause]]] = {
     cause.kind: cause
     for cause in (
         Restart,
+        ThreadEnded,
         Recovery,
         Starting,
         Listing,

@@ -54,6 +54,8 @@ class Standing:
         for each in seen:
             cause = each.cause
             key = (cause.kind, cause.who, cause.subject)
+            if key in self._since:
+                continue  # two who run in one process say the same of it
             progress, since = known.get(key, (each.progress, now))
             if progress != each.progress:
                 since = now

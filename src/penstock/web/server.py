@@ -9,9 +9,11 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.threads import supervised
 from penstock.web.access import Access, new_token
 from penstock.web.errors import WebAddressError, WebTlsError
 from penstock.web.handler import Handler, Served
@@ -28,6 +30,8 @@ PORT_DEFAULT: Final = 8642
 CONNECTIONS_MAX: Final = 100
 """Each has a thread. A page has one open for good, and a few for a moment."""
 HANDSHAKE_SECONDS_MAX: Final = 10.0
+PAUSE_SECONDS: Final = 0.05
+"""When there is no descriptor to spare: whoever waits would be refused again at once."""
 
 
 class WebServer:
@@ -59,8 +63,8 @@ class WebServer:
             is_secure=context is not None,
         )
         self._served = self._http.served = Served(feeds, access, metrics_open=metrics_open)
-        self._thread = threading.Thread(
-            target=self._http.serve_forever, args=(0.1,), name="penstock web", daemon=True
+        self._thread = supervised(
+            "web", self._http.serve_forever, 0.1, until=self._served.stopping.is_set
         )
         self._thread.start()
 
@@ -113,6 +117,13 @@ class _Server(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(PAUSE_SECONDS)
+            raise  # the loop goes on
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):

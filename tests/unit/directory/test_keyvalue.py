@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.directory.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import MemoryKeyValue, Watches
 
 if TYPE_CHECKING:
     from penstock.directory.keyvalue import KeyValue
@@ -47,3 +47,21 @@ def test_the_last_value_of_each_slot_is_read(
         for member in range(4):
             for key in "abc":
                 assert view.read(member, key) == expected.get((member, key))
+
+
+def test_who_watches_is_woken_when_the_watch_or_all_of_them_close() -> None:
+    watches = Watches()
+    woken: list[str] = []
+    for name in ("a", "b"):
+        watches.open(name).call(lambda name=name: woken.append(name))  # type: ignore[misc]
+    one = watches.open("c")
+    one.call(lambda: woken.append("c"))
+    one.close()
+    one.close()
+    assert woken == ["c"]
+    watches.close()
+    assert sorted(woken) == ["a", "b", "c"]
+    late = watches.open("d")
+    late.call(lambda: woken.append("d"))
+    assert woken[-1] == "d", "it was closed when it was opened"
+    assert late.wait(60) is False

@@ -79,6 +79,9 @@ class FencedKeyValue:
     def watch(self, prefix: str = "") -> Watch:
         return self._inner.watch(prefix)
 
+    def check(self) -> None:
+        self._inner.check()
+
 
 class Diary:
     """A participant. What it did outlives it, as if on a disk: give it to the next life."""

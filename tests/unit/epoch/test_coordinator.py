@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.checkpoint.barrier import Flags
-from penstock.directory.keyvalue import MemoryKeyValue
+from penstock.directory.keyvalue import DirectoryEndedError, MemoryKeyValue
 from penstock.epoch.announcements import ACKNOWLEDGEMENT_KEY, ANNOUNCEMENT_KEY
 from penstock.epoch.coordinator import PRUNED_AT, Coordinator, LeadershipLostError
 from penstock.epoch.decisions import Decision, DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
 from penstock.epoch.quorum import Failed, Reached, TimedOut
 from penstock.errors import ConfigurationError, LocalProtocolError, PeerUnavailableError
+from penstock.threads import ThreadEndedError
+from tests.conformance.waiting import eventually
 from tests.unit.epoch.parts import Diary, MemoryRecords
 
 if TYPE_CHECKING:
@@ -343,6 +345,9 @@ def test_slots_that_cannot_be_written_for_a_while(cluster: Cluster) -> None:
         def watch(self, prefix: str = "") -> Watch:
             return self._inner.watch(prefix)
 
+        def check(self) -> None:
+            self._inner.check()
+
     cluster.join(1)
     cluster.join(2)
     coordinator = Coordinator(
@@ -350,6 +355,130 @@ def test_slots_that_cannot_be_written_for_a_while(cluster: Cluster) -> None:
     )
     cluster.stack.enter_context(coordinator)
     assert [coordinator.begin().result(LONG).decision.is_commit for _ in range(2)] == [True, True]
+
+
+def test_a_look_that_fails_is_made_again(cluster: Cluster) -> None:
+    """By members and by the leader, however often it fails in a row and at whatever look: nothing
+    else may happen that would wake them. The epoch is not lost by it."""
+
+    class Away(MemoryKeyValue):
+        failing = 0
+
+        def scan(self, key: str) -> dict[int, str]:
+            found = super().scan(key)
+            if self.failing:
+                self.failing -= 1
+                raise PeerUnavailableError("the server closed the connection")
+            return found
+
+    views = []
+
+    def view(member: int) -> Away:
+        made = Away(member)
+        made._shared = cluster.keyvalue._shared
+        views.append(made)
+        return made
+
+    for number, diary in cluster.diaries.items():
+        member = EpochMember(view(number), DecisionLog(cluster.records), [diary])
+        cluster.stack.enter_context(member)
+    coordinator = Coordinator(view(10), cluster.records, [1, 2], prepare_seconds_max=LONG)
+    cluster.stack.enter_context(coordinator)
+    for times in (0, 1, 2, 3):
+        for each in views:
+            each.failing = times
+        assert coordinator.begin().result(LONG).decision.is_commit
+
+
+@pytest.mark.parametrize("fault", ["slow", "failing"])
+def test_a_lease_that_is_renewed_too_late_without_a_rival_costs_no_epoch(
+    cluster: Cluster, fault: str
+) -> None:
+    """The leader decides nothing while its lease is over, and leads on under the same term."""
+    late, preparing = threading.Event(), threading.Event()
+    renewals = 0
+
+    def renew(call: str, name: str) -> None:
+        nonlocal renewals
+        if call == "create" and name.startswith("lease/") and preparing.is_set():
+            renewals += 1
+            if renewals == 1 and fault == "slow":
+                late.wait(LONG)
+            elif renewals <= 3 and fault == "failing":
+                late.wait(0.3)
+                _fail()
+
+    def prepare(call: str, _: int) -> None:
+        if call == "prepare":
+            preparing.set()
+            late.wait(0.6)
+            late.set()
+
+    cluster.records.before = renew
+    cluster.diaries[1].before = prepare
+    cluster.join(1)
+    cluster.join(2)
+    leader = cluster.lead(lease_seconds=0.2)
+    decision = leader.begin().result(LONG).decision
+    assert decision.is_commit
+    assert leader.begin().result(LONG).decision.term == decision.term
+
+
+def test_the_end_of_the_directory_ends_the_loops_and_check_says_so(cluster: Cluster) -> None:
+    """Whoever is only woken by it would wait for ever, and say nothing."""
+
+    class Ending(MemoryKeyValue):
+        def check(self) -> None:
+            if ended.is_set():
+                raise DirectoryEndedError("the gossip of member 1 ended: a defect")
+
+    ended = threading.Event()
+    slots = Ending(1)
+    member = EpochMember(slots, DecisionLog(cluster.records), [Diary()])
+    cluster.stack.enter_context(member)
+    leader = Coordinator(slots, cluster.records, [1, 2])
+    cluster.stack.enter_context(leader)
+    assert leader.wait_until_leading(LONG)
+    under_way = leader.begin()
+    ended.set()
+    slots._shared.watches.close()
+    with pytest.raises(LeadershipLostError, match="a defect"):
+        under_way.result(LONG)
+    for loop in (member, leader):
+        eventually(lambda loop=loop: _fails(loop), "that check says so")  # type: ignore[misc]
+    member.close()
+
+
+def _fails(loop: EpochMember | Coordinator) -> bool:
+    try:
+        loop.check()
+    except DirectoryEndedError:
+        return True
+    return False
+
+
+def test_a_thread_that_ends_is_seen_by_check(cluster: Cluster) -> None:
+    """Whichever it is, and whatever ends it: SystemExit is no Exception."""
+
+    class Exiting(Diary):
+        def capture(self, barrier: Barrier) -> int | None:
+            raise SystemExit(f"at {barrier.epoch}")
+
+    cluster.diaries[1] = Exiting()
+    member = cluster.join(1)
+    cluster.join(2)
+    cluster.lead().begin()
+
+    def seen() -> bool:
+        try:
+            member.check()
+        except ThreadEndedError as error:
+            return "SystemExit" in str(error)
+        return False
+
+    eventually(seen, "that check says so")
+    del cluster.members[1]
+    member.close()
 
 
 def test_nonsense_in_a_slot_is_passed_over(cluster: Cluster) -> None:

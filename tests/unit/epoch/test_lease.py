@@ -88,12 +88,37 @@ def test_whoever_takes_it_over_has_a_greater_term() -> None:
     assert first.hold(2 * SECONDS) == 3
 
 
-def test_a_holder_that_overslept_leads_under_a_new_term() -> None:
-    """Nobody else took it; but whatever it was about to do belongs to the past."""
+def test_a_holder_that_was_slow_without_a_rival_keeps_its_term() -> None:
+    """Nobody else took it: every holder writes the next record, and the newest is still ours. As
+    long as it is over, it is not held."""
+    records = MemoryRecords()
+    holder = lease(records)
+    assert holder.hold(0.0) == 1
+    for now in (SECONDS, 3 * SECONDS, 1000 * SECONDS):
+        assert holder.term(now) is None
+        assert holder.hold(now) == 1
+        assert holder.term(now) == 1
+    assert [record.number for record in written(records)] == [1, 2, 3, 4]
+
+
+def test_a_holder_that_was_slow_finds_its_rival() -> None:
+    records = MemoryRecords()
+    holder, rival = lease(records), lease(records, 2)
+    holder.hold(0.0)
+    rival.hold(0.0)
+    assert rival.hold(SECONDS) == 2
+    assert holder.hold(SECONDS + 0.1) is None
+    assert holder.hold(2 * SECONDS + 0.2) == 3, "the rival has gone: this is another term"
+
+
+def test_a_holder_that_met_a_newer_leader_takes_a_new_term() -> None:
+    """Whatever the records say: what it led is over."""
     holder = lease(MemoryRecords())
     assert holder.hold(0.0) == 1
-    assert holder.term(SECONDS + 1) is None
-    assert holder.hold(SECONDS + 1) == 2
+    holder.drop()
+    assert holder.term(0.1) is None
+    assert holder.hold(0.1) == 2
+    assert holder.hold(SECONDS * 2) == 2
 
 
 def test_a_member_that_is_started_again_is_another_holder() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import LocalProtocolError, PeerUnavailableError
+from penstock.shuffle.flights import reader_material
 from penstock.shuffle.queue.log import QueueLog
 from penstock.shuffle.queue.reader import QueueReader
 from penstock.shuffle.serving import (
@@ -49,11 +50,8 @@ class Queue:
             self.generation = log.generation
         self.security = ClusterSecurity.create("test")
         self.server = QueueServer(folder, self.security.member_security(MEMBER), "127.0.0.1", TOKEN)
-        authority = self.security.authority
-        assert authority is not None
-        self.served = Served(
-            MEMBER, this_machine(), self.server.location, authority.certificate, TOKEN
-        )
+        material = reader_material(self.security)
+        self.served = Served(MEMBER, this_machine(), self.server.location, material, TOKEN)
 
 
 @pytest.fixture
@@ -113,10 +111,13 @@ def test_who_has_no_token_reads_nothing(queue: Queue) -> None:
 
 def test_a_reader_does_not_take_another_server_for_the_member(queue: Queue) -> None:
     """Neither one with certificates of its own, nor another member of the session."""
-    other = ClusterSecurity.create("other").authority
-    assert other is not None
+    ours = queue.served.material
+    other = reader_material(ClusterSecurity.create("other"))
     for wrong in (
-        dataclasses.replace(queue.served, authority=other.certificate),
+        dataclasses.replace(queue.served, material=other),
+        dataclasses.replace(
+            queue.served, material=dataclasses.replace(ours, authority=other.authority)
+        ),
         dataclasses.replace(queue.served, member=MEMBER + 1),
     ):
         with pytest.raises(PeerUnavailableError):

@@ -77,6 +77,7 @@ EXAMPLES: list[Cause] = [
     kinds.Consuming("spark", 10, 12),
     kinds.EpochsAhead(1, 257, 256),
     kinds.Idle(),
+    kinds.ThreadEnded(4711, "penstock watch", "KeyError: 'x'"),
 ]
 
 
@@ -124,7 +125,7 @@ def waits(*causes: Cause, seconds: float = 30.0) -> tuple[Any, ...]:
 
 def test_every_kind_has_an_example_and_its_name() -> None:
     assert {cause.kind for cause in EXAMPLES} == set(KINDS)
-    assert len(KINDS) == 19
+    assert len(KINDS) == 20
 
 
 @pytest.mark.parametrize("cause", EXAMPLES, ids=lambda cause: cause.kind)

@@ -104,6 +104,10 @@ class GossipKeyValue:
     def watch(self, prefix: str = "") -> Watch:
         return self._node.watches.open(prefix)
 
+    def check(self) -> None:
+        """Raises DirectoryEndedError if it was closed, or its thread has ended."""
+        self._node.check()
+
     def members(self) -> dict[int, MemberState]:
         """Everybody who is known, this member among them."""
         return self._node.members()

@@ -1,5 +1,8 @@
 """The edge of the gossip: a thread that receives and ticks, and others for large messages.
 
+Nothing that arrives ends the loop: what cannot be used is counted, complained of and dropped. If
+the loop ends all the same, the node has ended: watches are closed, and every call says why.
+
 One lock is around the exchange. Datagrams are sent under it, so that two writes go out in their
 order; sending never waits. Watches are told outside of it.
 """
@@ -27,10 +30,13 @@ from penstock.directory.gossip.sockets import (
     receive_message,
     send_message,
 )
-from penstock.directory.keyvalue import Watches
+from penstock.directory.keyvalue import DirectoryEndedError, Watches
 from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.threads import supervised
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.directory.gossip.exchange import Effects, SendLarge
     from penstock.directory.gossip.membership import MembershipEvent, MemberState
     from penstock.directory.gossip.messages import ClusterKey, Message
@@ -47,6 +53,8 @@ LOOK_UP_SECONDS: Final = 30.0
 """How often names of seeds are looked up: what is behind them may move."""
 LONELY_SECONDS: Final = 5.0
 """Without any answer, before there is a warning."""
+PAUSE_SECONDS: Final = 0.05
+"""When the system has no descriptor, memory or thread to spare: it would refuse again at once."""
 
 _LOG: Final = logging.getLogger("penstock.directory")
 
@@ -94,6 +102,8 @@ class Node:
         self._acknowledged = threading.Condition(self._lock)
         self._closing = False
         self._ended = False
+        self._failure: BaseException | None = None
+        """What ended the loop, if nobody closed the node."""
         self._complaints = Complaints()
         self._events_told = 0
         self._fence_told = False
@@ -104,8 +114,8 @@ class Node:
         self._large_under_way: set[str] = set()
         self._connections = threading.Semaphore(CONNECTIONS_MAX)
         self._waker, self._woken = socket.socketpair()
-        self._loop = threading.Thread(
-            target=self._run, name=f"gossip of member {member}", daemon=True
+        self._loop = supervised(
+            f"gossip {member}", self._run, fail=self._fail, until=lambda: self._closing
         )
 
     def start(self) -> None:
@@ -128,20 +138,38 @@ class Node:
 
     def write(self, key: str, value: str) -> None:
         with self._lock:
+            self._check_alive()
             if self._closing or self._ended:
                 raise LocalProtocolError(f"member {self.member} has left: its gossip is closed")
             effects = self._exchange.write(key, value)
             self._send(effects)
         self._tell(effects)
 
+    def check(self) -> None:
+        with self._lock:
+            self._check_alive()
+            if self._closing or self._ended:
+                raise DirectoryEndedError(f"the gossip of member {self.member} was closed")
+
+    def _check_alive(self) -> None:
+        """Called under the lock. What was read of a node that is closed stays readable; a node that
+        failed is not to be taken for one that hears nothing new."""
+        if self._failure is not None:
+            raise DirectoryEndedError(
+                f"the gossip of member {self.member} ended: {type(self._failure).__name__}: "
+                f"{self._failure}"
+            ) from self._failure
+
     def read(self, member: int, key: str) -> str | None:
         with self._lock:
+            self._check_alive()
             slot = self._exchange.slots.get(member)
             entry = slot.entries.get(key) if slot is not None else None
             return entry.value if entry is not None else None
 
     def scan(self, key: str) -> dict[int, str]:
         with self._lock:
+            self._check_alive()
             return {
                 slot.member: slot.entries[key].value
                 for slot in self._exchange.slots
@@ -195,29 +223,35 @@ class Node:
     # The loop
 
     def _run(self) -> None:
-        try:
-            with selectors.DefaultSelector() as selector:
-                for readable in (self._sockets.udp, self._sockets.listener, self._woken):
-                    selector.register(readable, selectors.EVENT_READ)
-                tick_at = time.monotonic()
-                while True:
-                    wait_seconds = max(tick_at - time.monotonic(), 0)
-                    ready = {each.fileobj for each, _ in selector.select(wait_seconds)}
-                    if self._woken in ready:
-                        return
-                    # What came is heard before anybody is found silent.
-                    if self._sockets.udp in ready:
-                        self._receive_datagrams()
-                    if self._sockets.listener in ready:
-                        self._accept()
-                    now = time.monotonic()
-                    if now >= tick_at:
-                        self._tick(now)
-                        tick_at += self._timing.interval_seconds
-                        if tick_at < now:  # held up: beats that were missed are not made up for
-                            tick_at = now + self._timing.interval_seconds
-        finally:
-            self._end()
+        with selectors.DefaultSelector() as selector:
+            for readable in (self._sockets.udp, self._sockets.listener, self._woken):
+                selector.register(readable, selectors.EVENT_READ)
+            tick_at = time.monotonic()
+            while True:
+                wait_seconds = max(tick_at - time.monotonic(), 0)
+                ready = {each.fileobj for each, _ in selector.select(wait_seconds)}
+                if self._woken in ready:
+                    break
+                # What came is heard before anybody is found silent.
+                if self._sockets.udp in ready:
+                    self._receive_datagrams()
+                if self._sockets.listener in ready:
+                    self._accept()
+                now = time.monotonic()
+                if now >= tick_at:
+                    self._tick(now)
+                    tick_at += self._timing.interval_seconds
+                    if tick_at < now:  # held up: beats that were missed are not made up for
+                        tick_at = now + self._timing.interval_seconds
+        self._end()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._closing:
+                return
+            self._failure = error
+        _LOG.error("the gossip of member %d ended: %s", self.member, error, exc_info=error)
+        self._end()
 
     def _end(self) -> None:
         with self._lock:
@@ -247,7 +281,7 @@ class Node:
             )
         if now >= self._look_up_at and not all(seed.is_number for seed in self._seeds):
             self._look_up_at = now + LOOK_UP_SECONDS
-            threading.Thread(target=self._look_up, daemon=True).start()
+            self._begin("looks up", self._look_up)
 
     def _look_up(self) -> None:
         """Finds seeds that are given by name. It may take long: the heart beats meanwhile."""
@@ -259,9 +293,23 @@ class Node:
             if None in found:
                 self._look_up_at = time.monotonic() + LONELY_SECONDS
 
+    def _begin(self, what: str, work: Callable[..., None], *arguments: object) -> bool:
+        """A thread for one errand. False if the system has none to spare."""
+        try:
+            supervised(f"gossip {self.member} {what}", work, *arguments).start()
+        except RuntimeError as error:
+            _LOG.warning("member %d cannot start a thread: %s", self.member, error)
+            return False
+        return True
+
     def _receive_datagrams(self) -> None:
         for _ in range(DATAGRAMS_PER_TURN_MAX):
-            received = self._sockets.receive()
+            try:
+                received = self._sockets.receive()
+            except OSError as error:
+                _LOG.warning("member %d can receive nothing: %s", self.member, error)
+                time.sleep(PAUSE_SECONDS)
+                return
             if received is None:
                 return
             data, source = received
@@ -270,11 +318,9 @@ class Node:
                     raise RemoteProtocolError(
                         f"a datagram has more than {DATAGRAM_BYTES_MAX} bytes"
                     )
-                message = decode(data, self._key)
-            except RemoteProtocolError as error:
+                self._take(decode(data, self._key))
+            except Exception as error:  # noqa: BLE001 - whatever came, the next one is heard
                 self._complain(source, error)
-            else:
-                self._take(message)
 
     def _take(self, message: Message) -> None:
         with self._lock:
@@ -284,12 +330,14 @@ class Node:
                 self._acknowledged.notify_all()
         self._tell(effects)
 
-    def _complain(self, source: str, error: RemoteProtocolError) -> None:
-        host = Address.parse(source).host
+    def _complain(self, source: Address, error: Exception) -> None:
         with self._lock:
-            due = self._complaints.is_due(host, time.monotonic())
+            due = self._complaints.is_due(source.host, time.monotonic())
         if due:
-            _LOG.warning("member %d ignores a message from %s: %s", self.member, source, error)
+            # An error of another kind is a defect of ours, which a message has shown.
+            trace = None if isinstance(error, RemoteProtocolError) else error
+            text = "member %d ignores a message from %s: %s"
+            _LOG.warning(text, self.member, source, error, exc_info=trace)
 
     # Effects
 
@@ -348,9 +396,8 @@ class Node:
         self._large[large.address] = large.listed
         if len(self._large_under_way) < LARGE_SENDERS_MAX:
             address, listed = self._next_large()
-            threading.Thread(
-                target=self._send_all_large, args=(address, listed), daemon=True
-            ).start()
+            if not self._begin("sends", self._send_all_large, address, listed):
+                self._large_under_way.discard(address)
 
     def _next_large(self) -> tuple[str, tuple[Mark, ...]]:
         address = next(iter(self._large))
@@ -363,6 +410,8 @@ class Node:
                 send_message(partial(self._make_large, listed), Address.parse(address))
             except OSError as error:
                 _LOG.debug("member %d: a large message to %s: %s", self.member, address, error)
+            except Exception:  # noqa: BLE001 - the next address is sent to, and this one again
+                _LOG.exception("member %d: a large message to %s", self.member, address)
             with self._lock:
                 self._large_under_way.discard(address)
                 if not self._large or self._ended:
@@ -384,22 +433,23 @@ class Node:
                 continue  # ended while it waited
             except OSError as error:
                 _LOG.warning("member %d can accept no connection: %s", self.member, error)
-                time.sleep(0.05)  # out of file descriptors, say: it would be ready again at once
+                time.sleep(PAUSE_SECONDS)
                 return
             if not self._connections.acquire(blocking=False):
                 connection.close()
                 continue
-            source = str(Address(host, port))
-            threading.Thread(target=self._serve, args=(connection, source), daemon=True).start()
+            if not self._begin("hears", self._serve, connection, Address(host, port)):
+                self._connections.release()
+                connection.close()
 
-    def _serve(self, connection: socket.socket, source: str) -> None:
+    def _serve(self, connection: socket.socket, source: Address) -> None:
         try:
             with connection:
                 message = decode(receive_message(connection, self._key), self._key)
             self._take(message)
-        except RemoteProtocolError as error:
-            self._complain(source, error)
         except OSError as error:
             _LOG.debug("member %d: a connection from %s: %s", self.member, source, error)
+        except Exception as error:  # noqa: BLE001 - whatever came, others are heard
+            self._complain(source, error)
         finally:
             self._connections.release()

@@ -55,8 +55,9 @@ class Sockets:
             return False
         return True
 
-    def receive(self) -> tuple[bytes, str] | None:
-        """The next datagram that is there already, and where it came from."""
+    def receive(self) -> tuple[bytes, Address] | None:
+        """The next datagram that is there already, and where it came from: any address a datagram
+        can bear, port 0 too. OSError: none can be received for now."""
         while True:
             try:
                 data, (host, port, *_) = self.udp.recvfrom(DATAGRAM_BYTES_MAX + 1)
@@ -64,7 +65,7 @@ class Sockets:
                 return None
             except ConnectionError:
                 continue  # word of an earlier datagram that nobody took
-            return data, str(Address(host, port))
+            return data, Address(host, port)
 
     def close(self) -> None:
         self.udp.close()

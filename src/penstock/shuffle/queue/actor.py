@@ -10,7 +10,6 @@ import queue
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
@@ -44,6 +43,7 @@ from penstock.shuffle.queue.events import (
 from penstock.shuffle.queue.machine import rows_of
 from penstock.shuffle.queue.reclaim import reclaim
 from penstock.shuffle.status import QueueStatus
+from penstock.threads import Pool, supervised
 from penstock.transport import Barrier, Close, Flush, Flushed, Mark, VnodeData
 
 if TYPE_CHECKING:
@@ -106,11 +106,10 @@ class QueueActor:
         self._captured = captured
         self._room_needed = room_needed
         self._released = released
-        self._fail = fail
         self._posted: queue.SimpleQueue[_Posted] = queue.SimpleQueue()
         self._closing = threading.Event()
-        self._syncs = ThreadPoolExecutor(1, "penstock queue syncs")
-        self._thread = threading.Thread(target=self._run, name="penstock queue", daemon=True)
+        self._syncs = Pool(1, "queue syncs", fail)
+        self._thread = supervised("queue", self._run, fail=fail, until=self._closing.is_set)
         self._needed_room = False
         self._overdrawn = False
         self._member = member
@@ -153,15 +152,12 @@ class QueueActor:
         self._receiver.interrupt()
         if self._thread.is_alive():
             self._thread.join()
-        self._syncs.shutdown(wait=True)
+        self._syncs.close()
 
     def _run(self) -> None:
-        try:
-            self._handle(TimeIs())
-            while not self._closing.is_set():
-                self._step()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the member cannot go on
-            self._fail(error)
+        self._handle(TimeIs())
+        while not self._closing.is_set():
+            self._step()
 
     def _step(self) -> None:
         first = self._receiver.receive(self._pause())
@@ -183,7 +179,7 @@ class QueueActor:
             self._waits = tuple(found)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + COMPRESS_AFTER_SECONDS
-            self._syncs.submit(self._guarded, self._compress)
+            self._syncs.submit(self._compress)
 
     def _pause(self) -> float:
         deadline = self._machine.deadline_seconds
@@ -255,7 +251,7 @@ class QueueActor:
                 case Write():
                     effects += self._machine.handle(self._write(effect), time.monotonic())
                 case Sync():
-                    self._syncs.submit(self._guarded, self._sync)
+                    self._syncs.submit(self._sync)
                 case Answer(stream=stream, cycle=cycle, lsn=lsn):
                     self._receiver.reply(self._origins[stream], Flushed(cycle, lsn))
                 case GiveBack(parts=parts):
@@ -283,12 +279,6 @@ class QueueActor:
         self._rows += write.merged.rows
         self._blocks += 1
         return Wrote(lsn, self._log.size_bytes)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the member cannot go on
-            self._fail(error)
 
     def _sync(self) -> None:
         self.post(Synced(self._log.sync()))

@@ -23,6 +23,7 @@ from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
+from penstock.shuffle.session.aborts import Aborts
 from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.pacing import Pacing
 from penstock.shuffle.session.state import (
@@ -43,6 +44,7 @@ from penstock.shuffle.session.view import AWAITED_MAX, AwaitedView, SessionView,
 from penstock.shuffle.status import MemberStatus
 from penstock.shuffle.target import Target
 from penstock.snapshot import SnapshotParticipant, SnapshotStore
+from penstock.threads import supervised
 from penstock.transport import Close, Receiver, Sender, VnodeData
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ class Session:
         self._rows_to_recover = rows_to_recover(resume)
         self._log = about(_LOG, feed=setup.feed.name)
         self._pacing = Pacing(epoch_seconds)
+        self._aborts = Aborts()
         self._diagnose = diagnose or (lambda error: error)
         self._store = store
         self._place = place
@@ -165,9 +168,7 @@ class Session:
             keyvalue, place, (control.SESSION, *members), takes_over=True
         )
         self._threads = [
-            threading.Thread(
-                target=self._guarded, args=(work,), name=f"penstock session {name}", daemon=True
-            )
+            supervised(f"session {name}", work, fail=self.fail, until=self._closing.is_set)
             for work, name in ((self._hear, "hears"), (self._lead, "leads"))
         ]
 
@@ -364,12 +365,6 @@ class Session:
         self.stop()
         self._receiver.close()
 
-    def _guarded(self, work: object) -> None:
-        try:
-            work()  # type: ignore[operator]
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the shuffle cannot go on
-            self.fail(error)
-
     def fail(self, error: BaseException) -> None:
         """By whoever watches the members: one of them is gone."""
         if self._closing.is_set() or self.failed.is_set():
@@ -525,8 +520,10 @@ class Session:
             text = "epoch %d was aborted: %s"
             known = {"epoch": decision.epoch}
             self._log.warning(text, decision.epoch, decision.reason, extra=known)
+            self._aborts.aborted(decision.reason, time.monotonic())
             self.begin_epoch()
             return
+        self._aborts.committed()
         with self._changed:
             self._epoch_rows[decision.epoch], self._taken_rows = self._taken_rows, 0
             if len(self._epoch_rows) > EPOCHS_TOLD:

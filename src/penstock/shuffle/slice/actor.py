@@ -39,6 +39,7 @@ from penstock.shuffle.slice.events import (
 )
 from penstock.shuffle.slice.fetching import Fetcher
 from penstock.shuffle.slice.listing import Lister
+from penstock.threads import supervised
 from penstock.transport import Flush, SendTimeoutError, VnodeData
 from penstock.watch.standing import Seen
 
@@ -86,7 +87,6 @@ class SliceActor:
         self._sender = sender
         self._tell = tell
         self._captured = captured
-        self._fail = fail
         self._events: queue.SimpleQueue[SliceEvent | None] = queue.SimpleQueue()
         self._unsent: dict[int, deque[Message]] = {peer: deque() for peer in members}
         self._sent = 0
@@ -98,9 +98,7 @@ class SliceActor:
         self._fetcher = Fetcher(store, name, self.post, fail)
         self._lister = Lister(store, listed, (member, lane), tell=tell, fail=fail)
         self._threads = [
-            threading.Thread(
-                target=self._guarded, args=(work,), name=f"penstock {name}{what}", daemon=True
-            )
+            supervised(f"{name}{what}", work, fail=fail, until=self._closing.is_set)
             for work, what in ((self._run, ""), (self._hear_flushes, " flushes"))
         ]
 
@@ -139,12 +137,6 @@ class SliceActor:
                 thread.join()
         self._lister.close()
         self._fetcher.close()
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the member cannot go on
-            self._fail(error)
 
     # The loop
 

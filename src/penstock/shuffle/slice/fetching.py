@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import LocalProtocolError
@@ -24,6 +23,7 @@ from penstock.shuffle.slice.events import (
     SliceEvent,
     Vanished,
 )
+from penstock.threads import Pool, supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,40 +51,31 @@ class Fetcher:
     ) -> None:
         self._store = store
         self._deliver = deliver
-        self._fail = fail
-        self._pool = ThreadPoolExecutor(READERS, f"penstock {name} reads")
+        self._pool = Pool(READERS, f"{name} reads", fail)
         self._going_on: dict[int, tuple[int, Iterator[JournalBatch]]] = {}
         """By read, a reader that has come to this offset."""
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[float, Fetch]] = {}
         """By read, from when on it is looked for more, and what is wished for."""
         self._closing = threading.Event()
-        self._looks = threading.Thread(
-            target=self._guarded, args=(self._look,), name=f"penstock {name} looks", daemon=True
-        )
+        self._looks = supervised(f"{name} looks", self._look, fail=fail, until=self._closing.is_set)
         self._looks.start()
 
     def submit(self, wish: Probe | Fetch | Replay) -> None:
         match wish:
             case Probe():
-                self._pool.submit(self._guarded, self._probe, wish)
+                self._pool.submit(self._probe, wish)
             case Fetch():
-                self._pool.submit(self._guarded, self._fetch, wish)
+                self._pool.submit(self._fetch, wish)
             case Replay():
-                self._pool.submit(self._guarded, self._replay, wish)
+                self._pool.submit(self._replay, wish)
 
     def close(self) -> None:
         self._closing.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.close(cancel=True)
         self._looks.join()
         for _, batches in self._going_on.values():
             batches.close()  # type: ignore[attr-defined] # a generator, which holds a file
-
-    def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
-        try:
-            work(*arguments)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the Slice cannot go on
-            self._fail(error)
 
     def _probe(self, wish: Probe) -> None:
         states: States = {}

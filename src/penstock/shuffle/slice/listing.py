@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from penstock.shuffle.session.state import ListingAdded, ListingDone
+from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,11 +36,10 @@ class Lister:
         self._key = key
         self._bindings = bindings
         self._tell = tell
-        self._fail = fail
         self._known: dict[int, set[str]] = {binding.place: set() for binding in bindings}
         self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="penstock slice {}.{} lists".format(*key), daemon=True
+        self._thread = supervised(
+            "slice {}.{} lists".format(*key), self._run, fail=fail, until=self._closing.is_set
         )
 
     def start(self) -> None:
@@ -52,15 +52,12 @@ class Lister:
             self._thread.join()
 
     def _run(self) -> None:
-        try:
+        for binding in self._bindings:
+            self._list(binding)
+            self._tell(ListingDone(*self._key, binding.place))
+        while not self._closing.wait(LISTING_SECONDS):
             for binding in self._bindings:
                 self._list(binding)
-                self._tell(ListingDone(*self._key, binding.place))
-            while not self._closing.wait(LISTING_SECONDS):
-                for binding in self._bindings:
-                    self._list(binding)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the member cannot go on
-            self._fail(error)
 
     def _list(self, binding: BindingPlan) -> None:
         found = {

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.crew import LOOPBACK, STEP_SECONDS_MAX, CrewShuffle
+from penstock.shuffle.flights import reader_material
+from penstock.shuffle.member_messages import Over
 from penstock.shuffle.process_member import Given
 from penstock.shuffle.resume import queue_generations
 from penstock.shuffle.serving import Served
 from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError
 from penstock.spark.cluster.job import MemberJob, first_line
-from penstock.spark.cluster.joining import Door, Over, Ticket
+from penstock.spark.cluster.joining import Door, Ticket
 from penstock.spark.cluster.places import cast_members, queue_folder
 from penstock.spark.cluster.server import ClusterClosedError
 from penstock.spark.cluster.slots import await_slots, is_local
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.finding import Finder
     from penstock.shuffle.member import Settings, Setup
+    from penstock.shuffle.member_messages import MemberMessage
     from penstock.shuffle.process_member import Order
-    from penstock.spark.cluster.joining import Joining, Wire
+    from penstock.spark.cluster.joining import DriverWire, Joining
+    from penstock.transport.certificates import Material
 
 _LOOK_SECONDS: Final = 0.25
 
@@ -82,8 +86,8 @@ class SparkShuffle(CrewShuffle):
         self._job: MemberJob | None = None
         self._tasks: dict[int, Task] = {}
         """Of the job, by what they are or were."""
-        self._reading = b"", ""
-        """What readers trust, and what they show."""
+        self._reading: tuple[Material, str] | None = None
+        """What readers connect with, and the token that they show."""
 
     @property
     def process_ids(self) -> dict[int, int]:
@@ -100,7 +104,7 @@ class SparkShuffle(CrewShuffle):
         return super().queue_folder(member) if task is None else Path(task.folder)
 
     def served(self, member: int) -> Served | None:
-        if self._crew is None:
+        if self._crew is None or self._reading is None:
             raise LocalProtocolError("the shuffle is not started")
         location = self._crew.serving[member]
         machine = self._tasks[member].joining.machine
@@ -113,10 +117,8 @@ class SparkShuffle(CrewShuffle):
     def _muster(self, crew: Crew, terms: Terms) -> None:
         if not self._tasks:
             self._start_job(terms)
-        authority = terms.security.authority
-        if authority is None:
-            raise LocalProtocolError("tasks of Spark speak TLS, with certificates made for them")
-        self._reading = authority.certificate, Token.generate().secret
+        read_token = Token.generate().secret
+        self._reading = reader_material(terms.security), read_token
         for member, task in self._tasks.items():
             crew.add(member, TaskHost(member, task))
             given = Given(
@@ -127,7 +129,7 @@ class SparkShuffle(CrewShuffle):
                 str(self.folder / "cluster"),
                 task.folder,
                 task.joining.host,
-                read_token=self._reading[1],
+                read_token=read_token,
             )
             with contextlib.suppress(OSError):  # it is gone already, which the crew finds out
                 task.wire.send(given)
@@ -182,8 +184,8 @@ class SparkShuffle(CrewShuffle):
             folder = found.get(member) or queue_folder(joining.folder, member)
             self._tasks[member] = Task(wire, joining, folder)
 
-    def _await_tasks(self, door: Door, job: MemberJob) -> list[tuple[Wire, Joining]]:
-        came: list[tuple[Wire, Joining]] = []
+    def _await_tasks(self, door: Door, job: MemberJob) -> list[tuple[DriverWire, Joining]]:
+        came: list[tuple[DriverWire, Joining]] = []
         deadline = time.monotonic() + STEP_SECONDS_MAX
         try:
             while len(came) < job.members:
@@ -233,7 +235,7 @@ def driver_host(context: SparkContext) -> str:
 class Task:
     """A task of the job, and the connection to it."""
 
-    wire: Wire
+    wire: DriverWire
     joining: Joining
     folder: str
     """Of its queue."""
@@ -253,9 +255,9 @@ class TaskHost:
     def send(self, order: Order) -> None:
         self._task.wire.send(order)
 
-    def receive(self) -> object:
+    def receive(self) -> MemberMessage:
         try:
-            found: object = self._task.wire.recv()
+            found = self._task.wire.receive()
         except (EOFError, OSError):
             self._ended.set()
             raise

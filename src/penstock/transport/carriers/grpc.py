@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import grpc
 
 from penstock.errors import RemoteProtocolError
+from penstock.threads import supervised
 from penstock.transport.carriers import CLOSE_SECONDS_MAX
 from penstock.transport.carriers.grpc_messages import messages
 from penstock.transport.carriers.grpc_options import client_options, server_options
@@ -392,7 +393,7 @@ def _problem(call: Any) -> str:
 
 
 def _thread(name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
-    thread = threading.Thread(target=target, args=arguments, name=f"penstock {name}", daemon=True)
+    thread = supervised(name, target, *arguments)
     thread.start()
     return thread
 

@@ -13,6 +13,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from penstock.threads import supervised
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -79,7 +81,7 @@ class _Watch:
             self._guards.add(guard)
             if not self._running:
                 self._running = True
-                threading.Thread(target=self._run, name="penstock watching", daemon=True).start()
+                supervised("watching", self._run).start()
             self._changed.notify()
 
     def remove(self, guard: Guard) -> None:

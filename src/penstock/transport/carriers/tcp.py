@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import RemoteProtocolError
+from penstock.threads import supervised
 from penstock.transport.carriers import CLOSE_SECONDS_MAX
 from penstock.transport.carriers.framing import read_frames, write_frames
 from penstock.transport.carriers.pipes import Pipe, PlainPipe, TlsPipe
@@ -362,6 +363,6 @@ class _Served:
 
 
 def _thread(name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
-    thread = threading.Thread(target=target, args=arguments, name=f"penstock {name}", daemon=True)
+    thread = supervised(name, target, *arguments)
     thread.start()
     return thread

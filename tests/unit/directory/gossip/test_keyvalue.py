@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import logging
 import socket
 import struct
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from penstock.directory.gossip import (
 )
 from penstock.directory.gossip.address import Address
 from penstock.directory.gossip.messages import VALUE_BYTES_MAX, ClusterKey, encode
+from penstock.directory.keyvalue import DirectoryEndedError
 from penstock.errors import ConfigurationError, FencedError, LocalProtocolError
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background, eventually, open_sockets
 from tests.unit.directory.gossip.made_messages import EXAMPLE
@@ -382,7 +384,7 @@ def test_options_that_cannot_be_are_refused_and_leave_nothing_open(
 
 
 def threads_of(member: int) -> list[threading.Thread]:
-    name = f"gossip of member {member}"
+    name = f"penstock gossip {member}"
     return [thread for thread in threading.enumerate() if thread.name == name]
 
 
@@ -407,3 +409,142 @@ def test_a_context_closes_its_member(cluster: Cluster) -> None:
         sees(second, first.member, "alive")  # farewell is said to those whom it knows
     sees(first, 1, "left")
     assert open_sockets() == before
+
+
+# What arrives, and what ends the loop
+
+
+class Odd:
+    """A socket with some odd things to give before what really came."""
+
+    def __init__(self, inner: socket.socket, first: list[Any]) -> None:
+        self._inner = inner
+        self.first = first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self._inner  # the selector has that one
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def recvfrom(self, size: int) -> Any:
+        return self._next() or self._inner.recvfrom(size)
+
+    def accept(self) -> Any:
+        return self._next() or self._inner.accept()
+
+    def _next(self) -> Any:
+        if not self.first:
+            return None
+        odd = self.first.pop(0)
+        if isinstance(odd, Exception):
+            raise odd
+        return odd
+
+
+REFUSALS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EIO, errno.EPERM)
+SOURCES = [("127.0.0.1", 0), ("0.0.0.0", 0), ("::1%lo", 0, 0, 1), ("", 0), ("\0x", 65535)]
+
+
+def stir(observer: GossipKeyValue) -> None:
+    """Its loop looks at both of its sockets."""
+    address = Address.parse(observer.address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.sendto(b"x", (address.host, address.port))
+    socket.create_connection((address.host, address.port)).close()
+
+
+def test_nothing_that_arrives_ends_the_loop(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From every kind of source, and whatever goes wrong with a single message: a datagram from
+    port 0, which is allowed, ended the gossip for good."""
+    first, second = cluster.start_all(2)
+    sockets = second._node._sockets
+    refused = [OSError(number, "no") for number in REFUSALS]
+    udp = Odd(sockets.udp, [*((b"not gossip", source) for source in SOURCES), *refused])
+    listener = Odd(sockets.listener, list(refused))
+    monkeypatch.setattr(sockets, "udp", udp)
+    monkeypatch.setattr(sockets, "listener", listener)
+    original, defects = second._node._exchange.receive, [KeyError("x"), RecursionError()]
+
+    def receive(*arguments: Any) -> Any:
+        if defects:
+            raise defects.pop()
+        return original(*arguments)
+
+    monkeypatch.setattr(second._node._exchange, "receive", receive)
+
+    def has_come() -> bool:
+        stir(second)
+        first.write("turn", "again")
+        return not (udp.first or listener.first or defects)
+
+    eventually(has_come, "that all of it has come")
+    first.write("after", "heard")
+    reads(second, 0, "after", "heard")
+    second.write("after", "told")
+    reads(first, 1, "after", "told")
+    second.check()
+    assert second.messages_ignored >= len(SOURCES)
+
+
+def test_a_datagram_from_port_0_is_ignored(cluster: Cluster) -> None:
+    """By a raw socket: others do not send from there."""
+    first, second = cluster.start_all(2)
+    address = Address.parse(second.address)
+    payload = b"not gossip"
+    head = struct.pack("!HHHH", 0, address.port, 8 + len(payload), 0)
+    try:
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    except PermissionError:
+        pytest.skip("a raw socket is for root")
+    with raw:
+        raw.sendto(head + payload, (address.host, address.port))
+    eventually(lambda: second.messages_ignored, "that it is ignored")
+    second.write("after", "told")
+    reads(first, 1, "after", "told")
+
+
+def test_a_loop_that_ends_is_told_by_every_call_and_wakes_who_watches(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = cluster.start_all(2)
+    woken = threading.Event()
+    second.watch("any").call(woken.set)
+    waiting = Background(second.watch("other").wait)
+    second.check()
+    assert not woken.is_set()
+
+    def tick(_: float) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(second._node, "_tick", tick)
+    assert woken.wait(WAIT_SECONDS_MAX)
+    assert waiting.result() is False
+    for call in (
+        second.check,
+        partial(second.write, "k", "v"),
+        partial(second.read, 0, "k"),
+        partial(second.scan, "k"),
+    ):
+        with pytest.raises(
+            DirectoryEndedError, match="member 1 ended: ZeroDivisionError: a defect"
+        ):
+            call()
+    late = threading.Event()
+    second.watch("late").call(late.set)
+    assert late.is_set(), "who comes later does not wait either"
+    sees(first, 1, "dead")
+
+
+def test_one_that_is_closed_says_so(cluster: Cluster) -> None:
+    only = cluster.start(0)
+    only.write("k", "v")
+    only.close()
+    with pytest.raises(DirectoryEndedError, match="member 0 was closed"):
+        only.check()
+    assert only.read(0, "k") == "v"
