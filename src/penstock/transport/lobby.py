@@ -55,10 +55,13 @@ class Lobby(Generic[T]):
 
     def crowded_out(self) -> T | None:
         """Who has to leave before the next one enters."""
-        return None if len(self._strangers) < STRANGERS_MAX else self.oldest()
+        return None if len(self._strangers) < STRANGERS_MAX else next(iter(self._strangers))
 
-    def oldest(self) -> T | None:
-        return next(iter(self._strangers), None)
+    def dispensable(self, now: float) -> T | None:
+        """Who leaves first where there is too little of anything, if it has had its time."""
+        for who, came in self._strangers.items():
+            return who if came + GRACE_SECONDS <= now else None
+        return None
 
     def overdue(self, now: float) -> list[T]:
         """Those whose time is up."""

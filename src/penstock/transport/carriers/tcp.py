@@ -71,7 +71,11 @@ def _client_pipe(plain: socket.socket, connection: Connection) -> tuple[Pipe, in
     secure = client_context(credentials).wrap_socket(
         plain, server_hostname=member_name(connection.peer)
     )
-    return TlsPipe(secure), peer_member(secure)
+    try:
+        return TlsPipe(secure), peer_member(secure)
+    except BaseException:
+        secure.close()  # the plain one is a part of it by now
+        raise
 
 
 class TcpLink:
@@ -230,9 +234,9 @@ class TcpListener:
             _LOG.warning("no connection can be accepted at %s: %s", self.address, error)
         self._failing = True
         with self._lock:
-            oldest = self._lobby.oldest()
-            if oldest is not None:  # its descriptor, or its thread, may be what is missing
-                self._put_out(oldest, f"no other connection can be accepted ({error})")
+            stranger = self._lobby.dispensable(time.monotonic())
+            if stranger is not None:  # its descriptor, or its thread, may be what is missing
+                self._put_out(stranger, f"no other connection can be accepted ({error})")
             if not self._closed:
                 self._changed.wait(ACCEPT_PAUSE_SECONDS)
 
