@@ -614,3 +614,21 @@ def test_a_version_of_another_release_is_read() -> None:
 
 def test_a_message_is_as_large_as_every_library_accepts() -> None:
     assert MESSAGE_BYTES_MAX == 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 23])
+def test_a_batch_keeps_no_more_than_twice_its_own_memory(count: int) -> None:
+    """One that waits for long would keep the message it came in, which no credit counts."""
+    batch = pa.record_batch([pa.array(range(5_000))], ["n"])
+    encoders, envelope = StageEncoders(), Envelope()
+    for _ in range(count):
+        pieces = encoders.encode("s", batch)
+        envelope.add_data(VnodeData("s", 0, batch), pieces, sum(map(len, pieces)))
+    message = envelope.seal()
+    whole = pa.py_buffer(message)
+    for frame, _ in frames_of(message, StageDecoders()):
+        assert isinstance(frame, VnodeData)
+        buffer = frame.batch.columns[0].buffers()[1]
+        assert buffer is not None
+        is_shared = whole.address <= buffer.address < whole.address + whole.size
+        assert not is_shared or whole.size <= 2 * batch.nbytes + 4_096
