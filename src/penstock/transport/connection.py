@@ -81,6 +81,8 @@ class Connection:
         self._changed = threading.Condition(self._lock)
         self._allowance = Allowance()
         self._stages = OutboundStages()
+        self._bound_bytes_max = 0
+        """Batches that take less for certain are not measured: the writer gives the rest back."""
         self._flushing: set[int] = set()
         self._greeted = False
         self._over: str | None = None
@@ -133,7 +135,7 @@ class Connection:
                 self._queue(link, message, 0, timeout_seconds)
                 return
             stage = self._stage(link, message)
-            size = stage.size(message.batch)
+            size = stage.size(message.batch, min(self._bound_bytes_max, BATCH_BYTES_MAX))
             if size <= BATCH_BYTES_MAX and message.batch.num_rows <= BATCH_ROWS_MAX:
                 self._queue(link, message, size + FRAME_COST_BYTES, timeout_seconds)
                 stage.schema_queued = True
@@ -284,6 +286,9 @@ class Connection:
                 raise RemoteProtocolError("the peer said Hello twice")
             self._greeted = True
             self._allowance.window_bytes = hello.window_bytes
+            if self._link is not None and self._link.encodes:
+                # What is reserved in vain for a moment should not matter: many fit the window.
+                self._bound_bytes_max = hello.window_bytes // 64
 
 
 def finish_all(connections: Iterable[Connection], silence_seconds_max: float) -> None:

@@ -76,11 +76,25 @@ class OutboundStage:
         self._name = name
         self._dictionaries = has_dictionaries(schema)
         self._schema_bytes = schema.serialize().size
+        self._described_bytes = 0
+        """What a batch takes beside its values. Zero: that is not known yet, or varies."""
+        self._buffers = 0
 
-    def size(self, batch: pa.RecordBatch) -> int:
+    def size(self, batch: pa.RecordBatch, bound_bytes_max: int = 0) -> int:
         """What a frame's batch takes at most, encoded. Never less than it will: a queued frame
         without enough credit would hold up the barriers behind it, and the heartbeats. Dictionaries
-        are counted whole, whether they have to be sent or not."""
+        are counted whole, whether they have to be sent or not.
+
+        It is exact, or a bound of up to `bound_bytes_max`: each buffer is no larger than all the
+        memory that the batch refers to, which columns may share. To ask for that is quick; to ask
+        Arrow for the exact size makes threads of an interpreter change places."""
+        if self._described_bytes and self.schema_queued:
+            bound = self._described_bytes + self._buffers * batch.get_total_buffer_size()
+            if bound <= bound_bytes_max:
+                return bound
+        return self._exact_size(batch)
+
+    def _exact_size(self, batch: pa.RecordBatch) -> int:
         try:
             if self._dictionaries:
                 sink = pa.MockOutputStream()
@@ -92,6 +106,10 @@ class OutboundStage:
             raise BatchRefusedError(
                 f"a batch of stage {self._name!r} cannot be encoded: {error}"
             ) from error
+        if not self._described_bytes and not _varies(self.schema):
+            # Twice: what fills buffers up to multiples of eight is less than what describes them.
+            self._described_bytes = 2 * pa.ipc.get_record_batch_size(batch.slice(0, 0))
+            self._buffers = sum(len(column.buffers()) for column in batch.columns)
         return size if self.schema_queued else size + self._schema_bytes
 
 
@@ -293,6 +311,11 @@ def has_dictionaries(schema: pa.Schema) -> bool:
         else:
             kinds += [kind.field(index).type for index in range(kind.num_fields)]
     return False
+
+
+def _varies(schema: pa.Schema) -> bool:
+    """Whether its batches may have more buffers than the first: views refer to any number."""
+    return "view" in str(schema.types)
 
 
 def _short(schema: pa.Schema) -> str:

@@ -50,7 +50,7 @@ def data(cost_bytes: int, stage: str = "s") -> VnodeData:
 def price_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a row cost one byte, so that tests of credit need no guesses of sizes."""
 
-    def size(stage: OutboundStage, batch: pa.RecordBatch) -> int:
+    def size(stage: OutboundStage, batch: pa.RecordBatch, bound_bytes_max: int = 0) -> int:
         return batch.num_rows - FRAME_COST_BYTES
 
     monkeypatch.setattr(OutboundStage, "size", size)
@@ -64,6 +64,8 @@ def waits(future: Future[Any]) -> None:
 
 class FakeLink:
     """A carrier's end of a connection that leads nowhere."""
+
+    encodes = True
 
     def __init__(self) -> None:
         self.offered: list[tuple[Frame, int]] = []

@@ -266,6 +266,7 @@ def test_a_size_is_exact_or_too_large(batches: list[pa.RecordBatch]) -> None:
     for batch in batches:
         frame_bytes = frame_bytes_of(batch, later=dictionaries is False)
         assert stage.size(batch) >= frame_bytes
+        assert stage.size(batch, 2**30) >= frame_bytes, "a bound is none if it is too low"
         if not dictionaries:
             assert stage.size(batch) == frame_bytes
 
@@ -293,7 +294,10 @@ def test_memory_that_is_shared_is_counted_as_often_as_it_is_sent(kind: str) -> N
     columns = SHARING[kind]
     batch = pa.record_batch(columns, [str(number) for number in range(len(columns))])
     assert batch.get_total_buffer_size() * 5 < frame_bytes_of(batch, later=False)
-    assert OutboundStage("s", batch.schema).size(batch) >= frame_bytes_of(batch, later=False)
+    stage = OutboundStage("s", batch.schema)
+    assert stage.size(batch) >= frame_bytes_of(batch, later=False)
+    stage.schema_queued = True
+    assert stage.size(batch, 2**30) >= frame_bytes_of(batch, later=True)
 
 
 def test_the_size_of_a_dictionary_is_counted_in() -> None:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 class Link(Protocol):
     """The sender's end of a connection, to be fed by a Connection."""
 
+    encodes: bool
+    """Whether it settles what a frame really costs, later: else what is reserved must be exact."""
+
     def offer(self, frame: Frame, estimate_bytes: int = 0) -> None:
         """Takes a frame over, to be sent after those before it. Does not wait for the peer."""
 

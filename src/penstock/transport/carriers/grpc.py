@@ -78,6 +78,8 @@ def dial(address: Address, timing: Timing, connection: Connection) -> GrpcLink:
 class GrpcLink:
     """The sender's end."""
 
+    encodes = True
+
     def __init__(self, channel: grpc.Channel, timing: Timing, connection: Connection) -> None:
         self._channel = channel
         self._connection = connection

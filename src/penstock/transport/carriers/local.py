@@ -66,6 +66,8 @@ class LocalListener:
 class LocalLink:
     """Both ends of a connection in one object, since nothing lies between them."""
 
+    encodes = False
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._over = False

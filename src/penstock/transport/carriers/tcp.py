@@ -81,6 +81,8 @@ def _client_pipe(plain: socket.socket, connection: Connection) -> tuple[Pipe, in
 class TcpLink:
     """The sender's end."""
 
+    encodes = True
+
     def __init__(
         self, pipe: Pipe, proven_member: int | None, timing: Timing, connection: Connection
     ) -> None:
