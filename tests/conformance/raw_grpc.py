@@ -5,9 +5,10 @@ from __future__ import annotations
 import queue
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
+import pyarrow as pa
 
 from penstock.transport.carriers.grpc_wire import METHOD, SERVICE, Envelope, frames_of
 from penstock.transport.discovery import Address
@@ -51,6 +52,12 @@ class GrpcPeer(BytesPeer):
 
     def say_bytes(self, data: bytes) -> None:
         self._outgoing.put(data)
+
+    def say_stage(self, stage: str, body: bytes) -> None:
+        envelope = Envelope()
+        frame = VnodeData(stage, 0, cast(pa.RecordBatch, None))
+        envelope.add_data(frame, [body], len(body))
+        self.say_bytes(envelope.seal())
 
     def hear(self) -> tuple[Frame, int] | None:
         return next(self._frames, None)

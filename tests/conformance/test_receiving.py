@@ -82,6 +82,8 @@ def test_nothing_is_returned_after_a_timeout_or_an_interrupt(fabric: Fabric) -> 
 
 
 def test_a_signal_in_the_wait_loses_nothing(fabric: Fabric) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    fabric.at_end(lambda: signal.signal(signal.SIGINT, before))
     receiver, sender = fabric.receiver(), fabric.sender()
     main = threading.main_thread()
     assert threading.current_thread() is main

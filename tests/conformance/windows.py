@@ -9,6 +9,7 @@ import pytest
 from penstock.transport.connection import SendTimeoutError
 from tests.conformance.batches import numbered
 from tests.conformance.fabric import RECEIVING
+from tests.conformance.waiting import WAIT_SECONDS_MAX
 
 if TYPE_CHECKING:
     from penstock.transport import Receiver, Sender
@@ -19,6 +20,7 @@ FRAME_BYTES = 5248
 
 def fill(sender: Sender, member: int = RECEIVING, stage: str = "orders") -> int:
     """Sends until there is no credit left for a frame of this kind. Returns how many went."""
+    sender._connection(member, WAIT_SECONDS_MAX)
     for number in range(10_000):
         for _ in range(3):  # with credit left, the encoder may only have to get through others
             try:

@@ -117,6 +117,7 @@ class SteppedKeyValue:
         self._steps = steps
         self._version = version
         self.member: Final = inner.member
+        self.generation: Final = inner.generation
 
     def write(self, key: str, value: str) -> None:
         self._steps.step()

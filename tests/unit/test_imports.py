@@ -112,6 +112,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "spark": (
         {
+            "epoch",
             "errors",
             "locks",
             "sealed",
@@ -227,7 +228,16 @@ def test_only_the_file_store_knows_of_files() -> None:
         assert not any(name.startswith("penstock.journal.file") for name in imports_of(path)), path
 
 
-TRANSPORT_RULES = {"frames", "credit", "wire", "stages", "timing", "discovery"}
+TRANSPORT_RULES = {
+    "frames",
+    "credit",
+    "wire",
+    "stages",
+    "batch_messages",
+    "lobby",
+    "timing",
+    "discovery",
+}
 """What frames are, cost and look like. Threads and sockets are around them, not in them."""
 
 

@@ -28,6 +28,11 @@ class KeyValue(Protocol):
     @property
     def member(self) -> int: ...
 
+    @property
+    def generation(self) -> int:
+        """Tells this process from others of the same member: a later one has a greater number. It
+        may rise while the process starts. Zero: there is but one process."""
+
     def write(self, key: str, value: str) -> None:
         """Sets a key of this member's own slot. The member itself reads it from now on."""
 
@@ -183,13 +188,14 @@ class _Listed(LocalWatch):
 class MemoryKeyValue:
     """For members in one process: all views of one family share their slots."""
 
-    def __init__(self, member: int) -> None:
+    def __init__(self, member: int, generation: int = 0) -> None:
         self.member = member
+        self.generation = generation
         self._shared = _Slots()
 
-    def view(self, member: int) -> MemoryKeyValue:
+    def view(self, member: int, generation: int = 0) -> MemoryKeyValue:
         """The same slots, as another member sees them."""
-        other = MemoryKeyValue(member)
+        other = MemoryKeyValue(member, generation)
         other._shared = self._shared
         return other
 

@@ -17,22 +17,18 @@ import secrets
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from penstock.directory.meeting import GossipMeeting, ServerMeeting
 from penstock.errors import ConfigurationError
 from penstock.shuffle import control
 from penstock.shuffle.meetings import Meetings
+from penstock.shuffle.member_messages import Failed, Logged, Over, Serving, Step
 from penstock.shuffle.process_member import (
     HANDOVER_SECONDS_MAX,
-    Failed,
-    Logged,
     Order,
-    Serving,
-    Step,
     wait_for_addresses,
 )
-from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.running import Shuffle
 from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError, Session
 from penstock.threads import supervised
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.journal.store import JournalStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.member import Settings, Setup
+    from penstock.shuffle.member_messages import MemberMessage
     from penstock.shuffle.resume import Resume
     from penstock.transport.security import Token
 
@@ -70,7 +67,7 @@ class Host(Protocol):
     def send(self, order: Order) -> None:
         """OSError if it is gone."""
 
-    def receive(self) -> object:
+    def receive(self) -> MemberMessage:
         """What the member says next. Waits for it; EOFError or OSError when it is gone."""
 
     def how_it_ended(self) -> str:
@@ -308,7 +305,7 @@ class Crew:
         reason = f"member {member} is not heard any more: {type(error).__name__}: {error}"
         self._lose(member, MemberLostError(reason, member))
 
-    def _take(self, member: int, message: object) -> None:
+    def _take(self, member: int, message: MemberMessage) -> None:
         match message:
             case Step() as step:
                 with self._changed:
@@ -316,15 +313,15 @@ class Crew:
                     self._changed.notify_all()
             case Serving(location=location):
                 self._serving[member] = location
-            case Failed(error=QueueLostError() as error):
-                self._lose(member, error)
-            case Failed(error=error):
-                reason = f"member {member} failed: {type(error).__name__}: {error}"
-                self._lose(member, MemberLostError(reason, member))
+            case Failed(error=error, queue_lost=lost):
+                failed = MemberLostError(f"member {member} failed: {error}", member)
+                self._lose(member, lost or failed)
             case Logged(logger=logger, level=level, message=text, known=known):
-                logging.getLogger(logger).log(level, "member %d: %s", member, text, extra=known)
-            case other:
-                self._lose(member, MemberLostError(f"member {member} says {other!r}"))
+                _logger(logger).log(level, "member %d: %s", member, text, extra=known)
+            case Over():
+                pass  # of a host that is a task, which has seen to it
+            case _:
+                assert_never(message)
 
     def _lose(self, member: int, error: BaseException) -> None:
         with self._changed:
@@ -341,6 +338,12 @@ class Crew:
         for member in self._members:
             at = self._steps.get(member)
             yield at is not None and order.index(at) >= order.index(step)
+
+
+def _logger(name: str) -> logging.Logger:
+    """One that this process has, too: a member must not make new ones here without end."""
+    is_known = name.startswith("penstock.") and name in logging.Logger.manager.loggerDict
+    return logging.getLogger(name if is_known else "penstock")
 
 
 def _gossip_key(token: Token) -> bytes:

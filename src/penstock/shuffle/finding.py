@@ -7,22 +7,22 @@ anew if nobody did yet, and answers when that is done.
 
 from __future__ import annotations
 
-import pickle
+import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import flight
 
 from penstock.errors import PeerUnavailableError
 from penstock.shuffle.control import SESSION
 from penstock.shuffle.flights import TokenServer, connect, reader_material
+from penstock.shuffle.outlet import Share
+from penstock.shuffle.serving import Served
+from penstock.transport.certificates import Material
 from penstock.transport.security import ClusterSecurity, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from penstock.shuffle.outlet import Share
-    from penstock.transport.certificates import Material
 
 FIND_SECONDS_MAX: Final = 180.0
 """Members begin anew, and perhaps their queues are built anew too."""
@@ -58,7 +58,7 @@ class FinderServer(TokenServer):
         feed = self.admitted(action.body.to_pybytes())
         if action.type != _SHARES:
             raise flight.FlightServerError(f"there is no action {action.type!r} here")
-        yield pickle.dumps(list(self._shares(feed.decode())))
+        yield json.dumps([_said(share) for share in self._shares(feed.decode())]).encode()
 
     def close(self) -> None:
         self.shutdown()
@@ -76,8 +76,45 @@ def find_share(finder: Finder, member: int) -> Share:
         raise PeerUnavailableError(
             f"the driver does not say where the queue of member {member} is: {error}"
         ) from error
-    shares: list[Share] = pickle.loads(result.body.to_pybytes())  # noqa: S301 - it proved itself
-    for share in shares:
-        if share.member == member:
-            return share
+    for said in json.loads(result.body.to_pybytes()):
+        if said["member"] == member:
+            return _share(said, finder)
     raise PeerUnavailableError(f"feed {finder.feed} has no member {member} any more")
+
+
+def _said(share: Share) -> dict[str, Any]:
+    served = share.served
+    return {
+        "member": share.member,
+        "folder": share.folder,
+        "generation": share.generation,
+        "lsn": share.lsn,
+        "vnodes": share.vnodes,
+        "served": served
+        and {
+            "machine": served.machine,
+            "location": served.location,
+            "certificate": served.material.certificate.decode(),
+            "key": served.material.key.decode(),
+            "authority": served.material.authority.decode(),
+            "token": served.token,
+        },
+    }
+
+
+def _share(said: dict[str, Any], finder: Finder) -> Share:
+    """Whom to ask if it is not there either, the asker knows."""
+    found = said["served"]
+    served = None
+    if found is not None:
+        pem = (found[name].encode() for name in ("certificate", "key", "authority"))
+        served = Served(
+            said["member"],
+            found["machine"],
+            found["location"],
+            Material(*pem),
+            found["token"],
+            finder,
+        )
+    generation, lsn, vnodes = (said[name] for name in ("generation", "lsn", "vnodes"))
+    return Share(said["member"], said["folder"], generation, lsn, tuple(vnodes), served)

@@ -13,7 +13,6 @@ import contextlib
 import enum
 import logging
 import os
-import pickle
 import queue
 import threading
 import time
@@ -30,6 +29,7 @@ from penstock.logs import fields_of
 from penstock.shuffle import control
 from penstock.shuffle.handover import Left
 from penstock.shuffle.member import Member
+from penstock.shuffle.member_messages import Failed, Logged, Serving, Step, encode_message
 from penstock.shuffle.own_process import leave_out_pandas
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.running import lock_folder
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.journal import OpenStore
     from penstock.shuffle.handover import Far
     from penstock.shuffle.member import Setup
+    from penstock.shuffle.member_messages import MemberMessage
     from penstock.transport.security import Security
 
 MEET_SECONDS_MAX: Final = 100.0
@@ -59,45 +60,12 @@ _ORPHANED: Final = 3
 """The exit code of a member whose Session's process is gone."""
 
 
-class Step(enum.Enum):
-    """How far a member process came. It says so through the pipe."""
-
-    MADE = "made"
-    STARTED = "started"
-    STOPPED = "stopped"
-
-
 class Order(enum.Enum):
     """What a member process is told through the pipe."""
 
     START = "start"
     STOP = "stop"
     CLOSE = "close"
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Through the pipe: the member cannot go on."""
-
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """Through the pipe: where readers on other machines find the member's queue."""
-
-    location: str
-
-
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """Through the pipe: a warning or worse, for the log of the Session's process."""
-
-    logger: str
-    level: int
-    message: str
-    known: dict[str, Any] = field(default_factory=dict)
-    """Of whose it is: feed, member, epoch."""
 
 
 class HeldLock:
@@ -135,12 +103,14 @@ class Given:
 
 
 class Pipe(Protocol):
-    """What orders and steps go through."""
+    """What orders and messages go through."""
 
-    def send(self, obj: Any, /) -> None: ...
+    def send_bytes(self, data: bytes, /) -> None:
+        """A message, by the member."""
 
     def recv(self) -> Any:
-        """EOFError or OSError if the other end is gone."""
+        """The next order, or what else the Session's process gives. EOFError or OSError if that is
+        gone."""
 
 
 class MeetingError(PenstockError):
@@ -166,7 +136,7 @@ def run_member(given: Given, pipe: Pipe) -> None:
     try:
         _run(given, ends)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the Session is told
-        ends.tell(Failed(shippable(error)))
+        ends.tell(Failed.of(error))
         ends.wait_for(Order.CLOSE)
     finally:
         logger.removeHandler(told)
@@ -271,9 +241,9 @@ class _Ends:
         self._stop: Callable[[], None] = lambda: None
         supervised("orders", self._listen, fail=_leave).start()
 
-    def tell(self, message: Step | Failed | Logged | Serving) -> None:
+    def tell(self, message: MemberMessage) -> None:
         with self._lock, contextlib.suppress(OSError):  # if it is closed, the listener ends us
-            self._pipe.send(message)
+            self._pipe.send_bytes(encode_message(message))
 
     def wait_for(self, order: Order) -> None:
         while self._orders.get() is not order:
@@ -312,11 +282,3 @@ class _Told(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         known = {**self._known, **fields_of(record)}
         self._ends.tell(Logged(record.name, record.levelno, record.getMessage(), known))
-
-
-def shippable(error: BaseException) -> BaseException:
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of a moment ago
-    except Exception:  # noqa: BLE001 - whatever a foreign error does when it is pickled
-        return PenstockError(f"{type(error).__name__}: {error}")
-    return error

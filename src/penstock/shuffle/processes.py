@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigurationError
 from penstock.shuffle.crew import LOOPBACK, STOP_SECONDS_MAX, CrewShuffle
+from penstock.shuffle.member_messages import MESSAGE_BYTES_MAX, decode_message
 from penstock.shuffle.process_member import Given, HeldLock, run_process
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
     from penstock.shuffle.crew import Crew, Terms
+    from penstock.shuffle.member_messages import MemberMessage
     from penstock.shuffle.process_member import Order
 
 _REAP_SECONDS: Final = 0.005
@@ -80,8 +82,8 @@ class ProcessHost:
     def send(self, order: Order) -> None:
         self._pipe.send(order)
 
-    def receive(self) -> object:
-        return self._pipe.recv()
+    def receive(self) -> MemberMessage:
+        return decode_message(self._pipe.recv_bytes(MESSAGE_BYTES_MAX))
 
     def how_it_ended(self) -> str:
         # Its streams end before it does; and where two threads wait, one is told late.

@@ -1,21 +1,23 @@
 """The sender's end of a connection to one peer.
 
-Callers wait here for credit, in their own threads, before a frame is queued. So everything that is
-queued has room at the receiver and goes out without anybody's help: a barrier never waits behind
-data that waits for a consumer.
+Callers wait here for credit, in their own threads, before a frame is queued. They reserve what it
+takes at most, so everything that is queued has room at the receiver and goes out without anybody's
+help: a barrier never waits behind data that waits for a consumer.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from penstock.errors import PeerUnavailableError, PenstockError, RemoteProtocolError
 from penstock.transport.carriers import carrier_of
 from penstock.transport.credit import Allowance
 from penstock.transport.frames import (
     BATCH_BYTES_MAX,
+    BATCH_ROWS_MAX,
+    DONE,
     FRAME_COST_BYTES,
     PROTOCOL_VERSION,
     Barrier,
@@ -38,7 +40,7 @@ from penstock.transport.stages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.transport.carriers import Link
     from penstock.transport.discovery import Address
@@ -47,14 +49,12 @@ if TYPE_CHECKING:
 
 
 Cost: TypeAlias = tuple[int, int]
-"""What was reserved for a data frame, and what it really costs."""
-CAUTION_MAX: Final = 1024.0
-"""At this, even a batch of a kilobyte is no longer guessed."""
+"""What was reserved for a data frame, and what it really costs, which is never more."""
 
 
 class SendTimeoutError(PenstockError):
-    """The receiver granted no room in time: its consumer is slower than this sender. The frame was
-    not sent; send it again."""
+    """The receiver granted no room in time, since its consumer is slower than this sender, or the
+    connection to it is still being opened. The frame was not sent; send it again."""
 
 
 class Connection:
@@ -81,19 +81,21 @@ class Connection:
         self._changed = threading.Condition(self._lock)
         self._allowance = Allowance()
         self._stages = OutboundStages()
-        self._caution = 1.0
-        """By how much guesses of sizes were too low at most."""
-        self._guess_bytes_max = 0
+        self._bound_bytes_max = 0
+        """Batches that take less for certain are not measured: the writer gives the rest back."""
         self._flushing: set[int] = set()
         self._greeted = False
         self._over: str | None = None
         """Why nothing more is sent. What is queued still goes, unless the connection is gone."""
         self._gone = False
+        self._told = False
+        """That it was lost, or it ended in order and there is nothing to tell."""
+        self._closing = False
         self._link: Link | None = None
 
-    def open(self, address: Address, timing: Timing) -> None:
-        """Dials, says Hello and waits for the answer. Raises PeerUnavailableError, with the peer's
-        own words if it refused."""
+    def open(self, address: Address, timing: Timing, generation: int = 0) -> None:
+        """Dials, says Hello and waits for the answer, all within one limit. Raises
+        PeerUnavailableError, with the peer's own words if it refused."""
         deadline = time.monotonic() + timing.connect_seconds_max
         try:
             self._link = carrier_of(address.carrier).dial(address, timing, self)
@@ -102,7 +104,8 @@ class Connection:
                 f"member {self.peer} cannot be reached at {address}: {error}"
             ) from error
         token = self.security.token.for_member(self._origin.member)
-        self._link.offer(Hello(self._origin.member, self._origin.lane, token))
+        member, lane = self._origin
+        self._link.offer(Hello(member, lane, token, generation=generation))
         with self._lock:
             self._changed.wait_for(
                 lambda: self._over is not None or self._allowance.control_frames,
@@ -132,41 +135,32 @@ class Connection:
                 self._queue(link, message, 0, timeout_seconds)
                 return
             stage = self._stage(link, message)
-            size = stage.size(message.batch, self._guess_bytes_max, self._caution)
-            if size <= BATCH_BYTES_MAX:
+            size = stage.size(message.batch, min(self._bound_bytes_max, BATCH_BYTES_MAX))
+            if size <= BATCH_BYTES_MAX and message.batch.num_rows <= BATCH_ROWS_MAX:
                 self._queue(link, message, size + FRAME_COST_BYTES, timeout_seconds)
+                stage.schema_queued = True
                 return
         for part in halves(message):
             self.send(part, timeout_seconds)
             timeout_seconds = None  # half a message is worse than a late one
 
-    def settle(self, costs: Sequence[Cost], wait: bool = True) -> int:
-        """By the encoder, which knows what frames really cost: settles the first of them, as many
-        as there is credit for, and returns how many. In the rare case that estimates were too low
-        and the window is full, it has to wait for the next one: then it must first write what it
-        has gathered, since credit comes only for what has arrived. Zero: none now, or, having
-        waited, that the connection is gone."""
+    def settle(self, costs: Sequence[Cost]) -> bool:
+        """By the encoder, which knows what frames really cost: gives back what was reserved and is
+        not needed. It never waits, since nothing costs more than was reserved. False: the
+        connection is gone."""
         with self._lock:
+            if self._gone:
+                return False
             allowance = self._allowance
             was_crowded, was_free_bytes = allowance.crowded, allowance.free_bytes
-            count = 0
-            if not self._gone:
-                for estimate_bytes, cost_bytes in costs:
-                    if not allowance.settle(estimate_bytes, cost_bytes):
-                        break
-                    count += 1
-            if not count and costs and wait:
-                self._changed.wait_for(lambda: self._gone or allowance.settle(*costs[0]))
-                count = 0 if self._gone else 1
-            for estimate_bytes, cost_bytes in costs[:count]:
-                if cost_bytes > estimate_bytes:
-                    self._caution = min(CAUTION_MAX, self._caution * cost_bytes / estimate_bytes)
+            for estimate_bytes, cost_bytes in costs:
+                allowance.settle(estimate_bytes, cost_bytes)
             freed = was_crowded or allowance.free_bytes > was_free_bytes
             if freed and not allowance.crowded:
                 self._changed.notify_all()
                 if was_crowded:
                     self._on_room(self.peer)
-            return count
+            return True
 
     def on_frame(self, frame: Frame, proven_member: int | None) -> None:
         """By the carrier: an answer. Raises RemoteProtocolError for what no receiver may say."""
@@ -189,6 +183,9 @@ class Connection:
                     self._flushing.discard(frame.cycle)
                 self._on_flushed(self.peer, frame)
             case Close():
+                with self._lock:
+                    # It has read everything before our Close, and answers that.
+                    self._told = self._told or (self._closing and frame == DONE)
                 self.lose(f"the peer ended the stream: {frame.reason}")
             case VnodeData() | Mark() | Barrier() | Flush():
                 raise RemoteProtocolError(f"a receiver does not say {type(frame).__name__}")
@@ -196,24 +193,40 @@ class Connection:
                 assert_never(frame)
 
     def lose(self, reason: str) -> None:
-        """By the carrier, or from here: the connection is over. Everybody who waits is told."""
+        """By the carrier, or from here: the connection is over. Everybody who waits is told. So is
+        the owner, unless it closed the connection and the peer has read all of it."""
         with self._lock:
             self._gone = True
-            if self._over is None:
-                self._over = reason
-                self._on_lost(self.peer, reason)  # before anybody who waits gets to ask
+            self._over = self._over or reason
+            self._tell(reason)  # before anybody who waits gets to ask
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Sends what is queued, and ends the stream in order."""
+        """Lets what is queued go out, and a Close behind it. `wait_closed` waits for that."""
         with self._lock:
             self._over = self._over or "this end was closed"
+            self._closing = True
             self._changed.notify_all()
         if self._link is not None:
             if self._gone:
                 self._link.cut()
             else:
-                self._link.close(Close("done"))
+                self._link.close(DONE)
+
+    @property
+    def progress(self) -> int:
+        """A number that rises as long as the peer takes what is queued."""
+        return 0 if self._link is None else self._link.progress
+
+    def wait_closed(self, seconds: float) -> bool:
+        """Whether the peer has read everything, or the connection is gone."""
+        return self._link is None or self._link.wait_ended(seconds)
+
+    def give_up(self, reason: str) -> None:
+        """Ends a connection that makes no progress. The owner is told, as by `lose`."""
+        self.lose(reason)
+        if self._link is not None:
+            self._link.cut()
 
     def _queue(
         self, link: Link, message: Message, cost_bytes: int, timeout_seconds: float | None
@@ -242,10 +255,15 @@ class Connection:
         except SchemaChangedError as error:
             # What was queued before is good and still goes; nothing comes after.
             self._over = str(error)
-            self._on_lost(self.peer, str(error))
+            self._tell(str(error))
             self._changed.notify_all()
             link.offer(Close(str(error), fault=True))
             raise
+
+    def _tell(self, reason: str) -> None:
+        if not self._told:
+            self._told = True
+            self._on_lost(self.peer, reason)
 
     def _open_link(self) -> Link:
         if self._over is not None or self._link is None:
@@ -269,5 +287,30 @@ class Connection:
             self._greeted = True
             self._allowance.window_bytes = hello.window_bytes
             if self._link is not None and self._link.encodes:
-                # A wrong guess should not matter: many of them fit the window.
-                self._guess_bytes_max = hello.window_bytes // 64
+                # What is reserved in vain for a moment should not matter: many fit the window.
+                self._bound_bytes_max = hello.window_bytes // 64
+
+
+def finish_all(connections: Iterable[Connection], silence_seconds_max: float) -> None:
+    """Closes connections in order, all at once: waits for each as long as its peer takes something
+    every `silence_seconds_max`. Of those that do not, the owner is told that they were lost."""
+    waiting = list(connections)
+    for connection in waiting:
+        connection.close()
+    while waiting:
+        before = [connection.progress for connection in waiting]
+        deadline = time.monotonic() + silence_seconds_max
+        late = [
+            (connection, progress)
+            for connection, progress in zip(waiting, before, strict=True)
+            if not connection.wait_closed(max(0.0, deadline - time.monotonic()))
+        ]
+        waiting = []
+        for connection, progress in late:
+            if connection.progress > progress:
+                waiting.append(connection)
+            else:
+                connection.give_up(
+                    f"it did not take what was queued when this end was closed, and nothing of it "
+                    f"for {silence_seconds_max:g} s"
+                )

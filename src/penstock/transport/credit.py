@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.errors import ConfigurationError, RemoteProtocolError
+from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.transport.frames import Credit
 
 WINDOW_BYTES_MIN: Final = 16 * 1024
@@ -37,8 +37,8 @@ def charge(cost_bytes: int, window_bytes: int) -> int:
 class Allowance:
     """The sender's end: what it may still send.
 
-    A caller reserves an estimate before it queues a frame; the encoder, which knows the bytes,
-    settles it. What is reserved by frames further back does not hold up the frame in front.
+    A caller reserves what a frame takes at most before it queues it; the encoder, which knows the
+    bytes, settles it. So what is queued never waits for credit.
     """
 
     window_bytes: int = 0
@@ -70,19 +70,19 @@ class Allowance:
         )
         return True
 
-    def settle(self, estimate_bytes: int, cost_bytes: int) -> bool:
-        """Spends what a reserved frame really costs, if there is room for it."""
-        charged = charge(cost_bytes, self.window_bytes)
-        if charged > self.data_bytes:
-            return False
+    def settle(self, estimate_bytes: int, cost_bytes: int) -> None:
+        """Spends what a reserved frame really costs, and frees the rest."""
+        if cost_bytes > estimate_bytes:
+            raise LocalProtocolError(
+                f"a frame costs {cost_bytes} bytes, and {estimate_bytes} were reserved for it"
+            )
         self.reserved_bytes -= charge(estimate_bytes, self.window_bytes)
         self.reserved_frames -= 1
-        self.data_bytes -= charged
+        self.data_bytes -= charge(cost_bytes, self.window_bytes)
         self.crowded = self.crowded and (
             self.reserved_bytes > QUEUED_BYTES_MAX // 2
             or self.reserved_frames > QUEUED_FRAMES_MAX // 2
         )
-        return True
 
     def spend_control(self) -> bool:
         if self.control_frames == 0:

@@ -21,6 +21,9 @@ PROTOCOL_VERSION: Final = 1
 
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 """A sender cuts larger batches by rows. One row may be this large, encoded."""
+BATCH_ROWS_MAX: Final = 2**24
+"""A sender cuts longer batches, which matters for columns that take next to no bytes: what a
+receiver allocates for rows must be in proportion to something that is limited."""
 BODY_BYTES_MAX: Final = BATCH_BYTES_MAX + 1024 * 1024
 """What a frame may ask its receiver to allocate: a batch, and a schema of up to a mebibyte."""
 FRAME_COST_BYTES: Final = 1024
@@ -39,6 +42,7 @@ REASON_BYTES_MAX: Final = 2048
 """A reason is a few sentences; more of it would only help a peer that floods."""
 
 U16_MAX: Final = 2**16 - 1
+U63_MAX: Final = 2**63 - 1
 U64_MAX: Final = 2**64 - 1
 
 
@@ -63,11 +67,15 @@ class Hello:
     window_bytes: int = 0
     """What the receiver holds of this connection before anybody takes it. Zero from a sender."""
     version: int = PROTOCOL_VERSION
+    generation: int = 0
+    """Which of the member's processes a sender is: a receiver that has heard of a later one refuses
+    it. Zero from a receiver, from a member that has but one process, and from older releases."""
 
     def __post_init__(self) -> None:
         _check_range("member", self.member, U64_MAX)
         _check_range("lane", self.lane, U16_MAX)
-        _check_range("window", self.window_bytes, U64_MAX)
+        _check_range("window", self.window_bytes, U63_MAX)
+        _check_range("generation", self.generation, U63_MAX)
         _check_range("version", self.version, U16_MAX)
         if len(self.token) > TOKEN_BYTES_MAX:
             raise LocalProtocolError(f"a token has at most {TOKEN_BYTES_MAX} bytes")
@@ -152,6 +160,9 @@ class Close:
     reason: str = ""
     fault: bool = False
 
+
+DONE: Final = Close("done")
+"""Ends a stream in order. A receiver answers a sender's Close with it: it has read everything."""
 
 Frame: TypeAlias = Hello | VnodeData | Mark | Barrier | Flush | Flushed | Credit | Close
 Message: TypeAlias = VnodeData | Mark | Barrier | Flush

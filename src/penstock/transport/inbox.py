@@ -84,7 +84,8 @@ class Inbox:
 
     def take(self, timeout_seconds: float | None = None) -> Received | None:
         """The oldest frame. Waits for one; None after the timeout, an interrupt or a close. A
-        caller that is thrown out of the wait (by a signal, say) has taken nothing."""
+        caller that is thrown out of the wait (by a signal, say) has taken nothing; one that is
+        thrown out later may have: Python can raise between any two steps of the main thread."""
         with self._lock:
             interrupts = self._interrupts
             self._ready.wait_for(

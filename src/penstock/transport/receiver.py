@@ -70,7 +70,9 @@ class Receiver:
 
     def receive(self, timeout_seconds: float | None = None) -> Received | None:
         """The oldest frame. Waits for one; None after the timeout, `interrupt` or `close`. A call
-        that is cut short, by a signal say, has taken nothing."""
+        that is cut short while it waits has taken nothing. A signal handler that raises may come
+        at any other step too, and then a frame is lost with the call: receive in another thread
+        than the main one, or have handlers call `interrupt`."""
         return self._inbox.take(timeout_seconds)
 
     def drain(self) -> list[Received]:

@@ -8,11 +8,13 @@ buffer that the carrier read.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
+from penstock.transport.batch_messages import check_batch, check_messages
 from penstock.transport.frames import (
     BATCH_BYTES_MAX,
     SCHEMAS_BYTES_MAX,
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     Piece = bytes | pa.Buffer
 
 
-GUESS_BYTES_MAX: Final = 1024 * 1024
-"""The size of larger batches is worth an exact answer."""
+DICTIONARIES_BYTES_MAX: Final = 4 * BATCH_BYTES_MAX
+"""Of one connection: a receiver keeps them for the frames that follow, beside the window."""
+CUT_BYTES_MIN: Final = 1024 * 1024
+"""Halves of a batch that are no larger than this are small enough, whatever the whole was."""
 
 _NOTHING: Final = pa.py_buffer(b"")
 _PREFIX_BYTES: Final = 8
@@ -49,7 +53,7 @@ def halves(message: VnodeData) -> tuple[VnodeData, VnodeData]:
         )
     parts = message.batch.slice(0, rows // 2), message.batch.slice(rows // 2)
     size = pa.ipc.get_record_batch_size(message.batch)
-    if max(map(pa.ipc.get_record_batch_size, parts)) > max(size - size // 8, GUESS_BYTES_MAX):
+    if max(map(pa.ipc.get_record_batch_size, parts)) > max(size - size // 8, CUT_BYTES_MIN):
         raise ConfigurationError(
             f"a batch of {size:,} bytes cannot be cut by rows: Arrow writes all values of views "
             "and unions with every part of them. Cast such columns to plain ones, or send less"
@@ -58,34 +62,56 @@ def halves(message: VnodeData) -> tuple[VnodeData, VnodeData]:
     return first, second
 
 
+class BatchRefusedError(ConfigurationError):
+    """Arrow cannot write this batch: nested too deeply, say. Nothing was sent; cast its columns to
+    simpler ones. The stream goes on."""
+
+
 class OutboundStage:
-    """What a sender knows of a stage before it encodes: its schema, and what a frame takes beside
-    its values."""
+    """What a sender knows of a stage before it encodes: its schema, and whether that was queued."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, name: str, schema: pa.Schema) -> None:
         self.schema = schema
+        self.schema_queued = False
+        """With a batch that is in front of all others: callers wait for credit in any order."""
+        self._name = name
         self._dictionaries = has_dictionaries(schema)
-        self._fixed_bytes: int | None = None
+        self._schema_bytes = schema.serialize().size
+        self._described_bytes = 0
+        """What a batch takes beside its values. Zero: that is not known yet, or varies."""
+        self._buffers = 0
 
-    def size(self, batch: pa.RecordBatch, guess_bytes_max: int, caution: float) -> int:
-        """Of the batch, encoded: at least that. Small batches are taken for as large as the memory
-        they refer to, times `caution` (some use memory twice): to ask Arrow for the size would cost
-        more than to be wrong for a moment, since that makes threads of an interpreter change
-        places. Dictionaries are counted whole, whether they have to be sent or not."""
-        memory_bytes = batch.get_total_buffer_size()
-        if self._fixed_bytes is not None:
-            guess = self._fixed_bytes + int(memory_bytes * caution)
-            if guess <= min(guess_bytes_max, GUESS_BYTES_MAX):
-                return guess
-        size = pa.ipc.get_record_batch_size(batch)
-        if self._dictionaries:
-            # The schema once, and for each dictionary what describes it, which is no longer.
-            return size + memory_bytes + 4 * self.schema.serialize().size
-        if self._fixed_bytes is None:
+    def size(self, batch: pa.RecordBatch, bound_bytes_max: int = 0) -> int:
+        """What a frame's batch takes at most, encoded. Never less than it will: a queued frame
+        without enough credit would hold up the barriers behind it, and the heartbeats. Dictionaries
+        are counted whole, whether they have to be sent or not.
+
+        It is exact, or a bound of up to `bound_bytes_max`: each buffer is no larger than all the
+        memory that the batch refers to, which columns may share. To ask for that is quick; to ask
+        Arrow for the exact size makes threads of an interpreter change places."""
+        if self._described_bytes and self.schema_queued:
+            bound = self._described_bytes + self._buffers * batch.get_total_buffer_size()
+            if bound <= bound_bytes_max:
+                return bound
+        return self._exact_size(batch)
+
+    def _exact_size(self, batch: pa.RecordBatch) -> int:
+        try:
+            if self._dictionaries:
+                sink = pa.MockOutputStream()
+                with pa.ipc.new_stream(cast(Any, sink), self.schema) as writer:
+                    writer.write_batch(batch)
+                return sink.size()
+            size = pa.ipc.get_record_batch_size(batch)
+        except pa.ArrowException as error:
+            raise BatchRefusedError(
+                f"a batch of stage {self._name!r} cannot be encoded: {error}"
+            ) from error
+        if not self._described_bytes and not _varies(self.schema):
             # Twice: what fills buffers up to multiples of eight is less than what describes them.
-            self._fixed_bytes = 2 * pa.ipc.get_record_batch_size(batch.slice(0, 0))
-            size += self.schema.serialize().size
-        return size
+            self._described_bytes = 2 * pa.ipc.get_record_batch_size(batch.slice(0, 0))
+            self._buffers = sum(len(column.buffers()) for column in batch.columns)
+        return size if self.schema_queued else size + self._schema_bytes
 
 
 class OutboundStages:
@@ -102,7 +128,7 @@ class OutboundStages:
                 raise LocalProtocolError(
                     f"a connection has at most {STAGES_MAX} stages; {stage!r} is one more"
                 )
-            known = self._stages[stage] = OutboundStage(schema)
+            known = self._stages[stage] = OutboundStage(stage, schema)
         elif known.schema is not schema and not known.schema.equals(schema, check_metadata=True):
             raise SchemaChangedError(
                 f"stage {stage!r} changed its schema from ({_short(known.schema)}) to "
@@ -129,63 +155,83 @@ class StageEncoders:
 
 
 class StageDecoders:
-    """All stages of one connection, from bytes to batches. Bytes that no checksum vouches for are
-    looked at one by one: no later step must read past the end of a buffer."""
+    """All stages of one connection, from bytes to batches. The peer is another process, which may
+    be taken over: no checksum vouches for what it says. So the metadata is looked at before Arrow
+    allocates anything, and every value afterwards, once for each frame: no later step reads past
+    the end of a buffer."""
 
-    def __init__(self, *, checksummed: bool = False) -> None:
-        self._checksummed = checksummed
+    def __init__(self) -> None:
         self._stages: dict[str, _StageDecoder] = {}
         self._schema_bytes = 0
 
     def decode(self, stage: str, body: pa.Buffer) -> pa.RecordBatch:
         decoder = self._stages.get(stage)
+        is_first = decoder is None
         try:
             if decoder is None:
                 _check_name(stage)
                 if len(self._stages) == STAGES_MAX:
                     raise RemoteProtocolError(f"a connection has at most {STAGES_MAX} stages")
                 decoder = self._stages[stage] = _StageDecoder()
-            is_first = decoder.received_bytes == 0
-            batch = decoder.decode(body)
-            if is_first:
-                self._schema_bytes += batch.schema.serialize().size
-                if self._schema_bytes > SCHEMAS_BYTES_MAX:
-                    raise RemoteProtocolError(
-                        f"the schemas of a connection's stages take more than "
-                        f"{SCHEMAS_BYTES_MAX:,} bytes"
-                    )
-            batch.validate(full=not self._checksummed)
-        except (pa.ArrowException, OSError, EOFError, ValueError, StopIteration) as error:
+            if decoder.plain_schema is not None:
+                batch = decoder.decode_plain(body)
+            else:
+                self._admit(decoder, body)
+                batch = decoder.decode_next(body)
+                if is_first:
+                    self._count_schema(batch.schema)
+            batch.validate(full=True)
+        except (
+            pa.ArrowException,
+            OSError,
+            EOFError,
+            ValueError,
+            StopIteration,
+            struct.error,
+        ) as error:
             raise RemoteProtocolError(
                 f"stage {stage!r}: the bytes are not a record batch of this stage ({error})"
             ) from error
         return batch
 
+    def _admit(self, decoder: _StageDecoder, body: pa.Buffer) -> None:
+        dictionaries = check_messages(body)
+        if dictionaries:
+            decoder.dictionaries |= dictionaries
+            kept = sum(sum(each.dictionaries.values()) for each in self._stages.values())
+            if kept > DICTIONARIES_BYTES_MAX:
+                raise ValueError(
+                    f"a connection's dictionaries have at most {DICTIONARIES_BYTES_MAX:,} bytes, "
+                    f"these {kept:,}"
+                )
+
+    def _count_schema(self, schema: pa.Schema) -> None:
+        self._schema_bytes += schema.serialize().size
+        if self._schema_bytes > SCHEMAS_BYTES_MAX:
+            raise ValueError(
+                f"the schemas of a connection's stages take more than {SCHEMAS_BYTES_MAX:,} bytes"
+            )
+
 
 class _StageDecoder:
     def __init__(self) -> None:
+        self.plain_schema: pa.Schema | None = None
+        """Once it is known that frames of this stage have no dictionaries."""
+        self.dictionaries: dict[int, int] = {}
+        """The bytes of those that are kept, by their ids."""
         self._source = _Source()
         self._reader: pa.RecordBatchStreamReader | None = None
-        self._plain_schema: pa.Schema | None = None
-        self.received_bytes = 0
 
-    def decode(self, body: pa.Buffer) -> pa.RecordBatch:
-        if self._plain_schema is not None:
-            # A frame without dictionaries is a single message. This way is three times as fast.
-            message = pa.ipc.read_message(body)
-            message_bytes = message.body.size if message.body is not None else 0
-            if _PREFIX_BYTES + message.metadata.size + message_bytes != body.size:
-                raise ValueError("more than one message")
-            batch = pa.ipc.read_record_batch(message, self._plain_schema)
-        else:
-            batch = self._decode_next(body)
-        # Dictionaries may have come before. Nothing else is in a batch but what came.
-        known_bytes = body.size if self._plain_schema is not None else self.received_bytes
-        if batch.get_total_buffer_size() > known_bytes:
-            raise ValueError("it takes more memory than its frames: compressed")
-        return batch
+    def decode_plain(self, body: pa.Buffer) -> pa.RecordBatch:
+        """A frame without dictionaries is a single message. This way is three times as fast."""
+        message = pa.ipc.read_message(body)
+        message_bytes = message.body.size if message.body is not None else 0
+        if _PREFIX_BYTES + message.metadata.size + message_bytes != body.size:
+            raise ValueError("more than one message")
+        check_batch(message)
+        return pa.ipc.read_record_batch(message, cast(pa.Schema, self.plain_schema))
 
-    def _decode_next(self, body: pa.Buffer) -> pa.RecordBatch:
+    def decode_next(self, body: pa.Buffer) -> pa.RecordBatch:
         self._source.feed(body)
         if self._reader is None:
             self._reader = pa.ipc.open_stream(pa.PythonFile(cast(Any, self._source), mode="r"))
@@ -193,9 +239,8 @@ class _StageDecoder:
         if self._source.unread_bytes:
             raise ValueError(f"{self._source.unread_bytes} bytes follow the batch")
         self._source.feed(_NOTHING)  # the frame's memory now belongs to its batch alone
-        self.received_bytes += body.size
         if not has_dictionaries(batch.schema):
-            self._plain_schema = batch.schema
+            self.plain_schema = batch.schema
             self._reader = None
         return batch
 
@@ -278,6 +323,11 @@ def has_dictionaries(schema: pa.Schema) -> bool:
         else:
             kinds += [kind.field(index).type for index in range(kind.num_fields)]
     return False
+
+
+def _varies(schema: pa.Schema) -> bool:
+    """Whether its batches may have more buffers than the first: views refer to any number."""
+    return "view" in str(schema.types)
 
 
 def _short(schema: pa.Schema) -> str:

@@ -54,6 +54,8 @@ class Desk:
         self._lock = threading.Lock()
         self._streams: dict[Origin, Stream] = {}
         self._windows: dict[Origin, Window] = {}
+        self._generations: dict[int, int] = {}
+        """The latest that a member's streams came from."""
         self._connections = 0
         self._closed = False
 
@@ -63,7 +65,8 @@ class Desk:
         return Hello(member, 0, self._security.token.for_member(member), self._window_bytes)
 
     def admit(self, stream: Stream, hello: Hello, proven_member: int | None) -> tuple[Origin, int]:
-        """Lets a stream in that has proven who it is. It supersedes the last one of its origin."""
+        """Lets a stream in that has proven who it is. It supersedes the last one of its origin, and
+        all of older processes of its member, none of which is let in again."""
         if hello.version != PROTOCOL_VERSION:
             raise RemoteProtocolError(
                 f"the peer speaks version {hello.version} of the transport, this member version "
@@ -72,22 +75,45 @@ class Desk:
         self._security.verify_hello(hello.member, hello.token, proven_member)
         origin = Origin(hello.member, hello.lane)
         with self._lock:
+            self._check_generation(hello)
             window = self._window(origin)
         stream.reply(self.hello)  # before anything is granted, by whoever takes frames meanwhile
         with self._lock:
             if self._closed:
                 raise RemoteProtocolError("the receiver is closed")
-            superseded = self._streams.get(origin)
-            if superseded is not None:
-                self._end(superseded, Close("the peer opened a new connection", fault=True))
+            self._check_generation(hello)
+            self._generations[origin.member] = stream.generation = hello.generation
+            superseded = self._superseded(origin, hello.generation)
+            for each, reason in superseded:
+                self._end(each, Close(reason, fault=True))
             self._connections += 1
             self._streams[origin] = stream
             credit = window.reopen()
             number = self._connections
-        if superseded is not None:
-            superseded.cut()
+        for each, _ in superseded:
+            each.cut()
         stream.reply(credit)
         return origin, number
+
+    def _superseded(self, origin: Origin, generation: int) -> list[tuple[Stream, str]]:
+        """The streams that a new one ends, and why."""
+        replaced = f"a newer process of member {origin.member} has taken its place"
+        return [
+            (
+                stream,
+                replaced if stream.generation < generation else "the peer opened a new connection",
+            )
+            for known, stream in self._streams.items()
+            if known == origin or (known.member == origin.member and stream.generation < generation)
+        ]
+
+    def _check_generation(self, hello: Hello) -> None:
+        newest = self._generations.get(hello.member, 0)
+        if hello.generation < newest:
+            raise RemoteProtocolError(
+                f"a newer process of member {hello.member} has taken its place: that one's "
+                f"generation is {newest}, this one's {hello.generation or 'not said'}"
+            )
 
     def _window(self, origin: Origin) -> Window:
         if self._closed:
@@ -236,6 +262,7 @@ class Stream:
         self.cut = cut
         self.origin: Origin | None = None
         self.connection = 0
+        self.generation = 0
         self.over = False
         self.unanswered: dict[int, bool] = {}
         """The cycles of Flushes that came, and whether each was taken."""

@@ -43,6 +43,9 @@ _CHECKED: Final = struct.Struct("<IBB")
 
 MAGIC: Final = b"PSTK"
 _HELLO: Final = struct.Struct("<4sHHQQ")
+_GENERATION: Final = 1 << 63
+"""In a Hello, beside the number: it is a sender's generation. Without, it is a receiver's window,
+or the zero of a sender of a release that knew no generations; that one looks at neither."""
 _DATA: Final = struct.Struct("<HHI")
 _FLUSH: Final = struct.Struct("<Q")
 _FLUSHED: Final = struct.Struct("<QQ")
@@ -96,7 +99,8 @@ def encode(frame: Frame, encoders: StageEncoders) -> Encoded:
         case VnodeData():
             return _encode_data(frame, encoders)
         case Hello():
-            head = _HELLO.pack(MAGIC, frame.version, frame.lane, frame.member, frame.window_bytes)
+            number = frame.window_bytes or (frame.generation and _GENERATION | frame.generation)
+            head = _HELLO.pack(MAGIC, frame.version, frame.lane, frame.member, number)
             return _encode_control(TAG_HELLO, head + frame.token)
         case Mark():
             return _encode_control(_TAG_MARK, _MARK.pack(frame.key, frame.kind))
@@ -224,10 +228,13 @@ def _decode_data(body: pa.Buffer, decoders: StageDecoders) -> tuple[Frame, int]:
 
 def _decode_control(tag: int, body: bytes) -> Frame:
     if tag == TAG_HELLO:
-        magic, version, lane, member, window_bytes = _HELLO.unpack_from(body)
+        magic, version, lane, member, number = _HELLO.unpack_from(body)
         if magic != MAGIC:
             raise LocalProtocolError("it does not begin with the transport's mark")
-        return Hello(member, lane, body[_HELLO.size :], window_bytes, version)
+        is_generation = number & _GENERATION
+        window_bytes = 0 if is_generation else number
+        generation = number ^ _GENERATION if is_generation else 0
+        return Hello(member, lane, body[_HELLO.size :], window_bytes, version, generation)
     if tag == _TAG_MARK:
         key, kind = _MARK.unpack(body)
         return Mark(mark_kind(kind), key)

@@ -64,6 +64,7 @@ class FencedKeyValue:
 
     def __init__(self, inner: KeyValue) -> None:
         self.member = inner.member
+        self.generation = inner.generation
         self.fenced = False
         self.refused = 0
         """Writes that were tried after that."""

@@ -9,20 +9,28 @@ import pytest
 from penstock.errors import ConfigurationError, PeerUnavailableError
 from penstock.shuffle.finding import FinderServer, find_share
 from penstock.shuffle.outlet import Share
+from penstock.shuffle.serving import Served
+from penstock.transport.certificates import Material
 
 SHARES = [Share(member, f"/queues/member-{member}", 5, 7, (member,)) for member in (1, 2)]
+MATERIAL = Material(b"a certificate", b"a key", b"an authority")
+SERVED = Share(4, "/queues/member-4", 5, 7, (4,), Served(4, "host/boot", "there", MATERIAL, "s"))
 
 
 def _shares(feed: str) -> list[Share]:
     if feed != "orders":
         raise ConfigurationError(f"there is no feed {feed}")
-    return SHARES
+    return [*SHARES, SERVED]
 
 
 def test_a_share_is_found_by_its_member() -> None:
     server = FinderServer("127.0.0.1", _shares)
     finder = server.finder("orders")
     assert find_share(finder, 2) == SHARES[1]
+    served = find_share(finder, 4).served
+    assert served is not None
+    assert SERVED.served is not None
+    assert served == dataclasses.replace(SERVED.served, finder=finder)
     assert finder.token not in repr(finder)
     with pytest.raises(PeerUnavailableError, match="no member 3"):
         find_share(finder, 3)

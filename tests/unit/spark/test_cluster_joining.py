@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import pickle
 import socket
 import ssl
 import threading
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import PeerUnavailableError
+from penstock.errors import PeerUnavailableError, RemoteProtocolError
+from penstock.shuffle.member_messages import Failed, encode_message
+from penstock.shuffle.process_member import Order
 from penstock.spark.cluster import joining
 from penstock.spark.cluster.joining import TOKEN_BYTES, UNPROVEN_MAX, Door, Joining, Ticket, join
 from penstock.spark.cluster.places import Held
@@ -44,19 +47,38 @@ def test_a_task_comes_in_and_both_ends_speak(door: Door) -> None:
     assert came is not None
     ours, said = came
     assert said == JOINING
-    large = b"x" * 3_000_000
-    ours.send({"given": 1})
-    theirs.send(large)
-    assert theirs.recv() == {"given": 1}
-    assert ours.recv() == large
+    ours.send(Order.START)
+    theirs.send_bytes(encode_message(Failed("large" * 3_000)))
+    assert theirs.recv() is Order.START
+    assert ours.receive() == Failed("large" * 3_000)
     door.close()
-    ours.send("still open")
-    assert theirs.recv() == "still open"
+    ours.send(None)
+    assert theirs.recv() is None
     ours.cut()
     with pytest.raises((EOFError, OSError)):
         theirs.recv()
     theirs.close()
     ours.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(JOINING),
+        b"",
+        b"{}",
+        b"[]",
+        b"[" * 100_000,
+        b'{"host": "h", "machine": "m", "process": -1, "folder": "f", "held": {}}',
+        b'{"host": "h", "machine": "m", "process": 1, "folder": "f", "held": {"1": "x"}}',
+        b'{"host": "h", "machine": "m", "process": 1, "folder": "f", "held": {"x": ["f", 1]}}',
+        b'{"host": "h", "machine": "m", "process": 1, "folder": "f", "held": []}',
+    ],
+)
+def test_a_task_is_understood_as_plain_data_or_refused(data: bytes) -> None:
+    assert Joining.decode(JOINING.encode()) == JOINING
+    with pytest.raises(RemoteProtocolError):
+        Joining.decode(data)
 
 
 def test_who_has_another_token_stays_outside(door: Door) -> None:

@@ -50,9 +50,7 @@ def data(cost_bytes: int, stage: str = "s") -> VnodeData:
 def price_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a row cost one byte, so that tests of credit need no guesses of sizes."""
 
-    def size(
-        stage: OutboundStage, batch: pa.RecordBatch, guess_bytes_max: int, caution: float
-    ) -> int:
+    def size(stage: OutboundStage, batch: pa.RecordBatch, bound_bytes_max: int = 0) -> int:
         return batch.num_rows - FRAME_COST_BYTES
 
     monkeypatch.setattr(OutboundStage, "size", size)
@@ -73,6 +71,8 @@ class FakeLink:
         self.offered: list[tuple[Frame, int]] = []
         self.closed: list[Close] = []
         self.cuts = 0
+        self.progress = 0
+        self.on_wait: Callable[[], bool] = lambda: True
         self.on_hello: Callable[[], object] = lambda: None
         self.on_data: Callable[[int], object] = lambda _: None
 
@@ -85,6 +85,9 @@ class FakeLink:
 
     def close(self, close: Close) -> None:
         self.closed.append(close)
+
+    def wait_ended(self, _seconds: float) -> bool:
+        return self.on_wait()
 
     def cut(self) -> None:
         self.cuts += 1

@@ -97,7 +97,7 @@ def test_memory_is_used_again_once_nobody_looks() -> None:
 
 def test_a_block_that_is_far_too_large_is_not_used() -> None:
     blocks = Blocks()
-    for size, fits in ((BLOCK_BYTES_MIN, False), (2 * BLOCK_BYTES_MIN, True)):
+    for size, fits in ((2 * BLOCK_BYTES_MIN, False), (7 * BLOCK_BYTES_MIN // 2, True)):
         _, buffer = blocks.lend(4 * BLOCK_BYTES_MIN)
         address = buffer.address
         del buffer

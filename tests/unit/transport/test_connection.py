@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import PeerUnavailableError, RemoteProtocolError
+from penstock.transport.connection import finish_all
 from penstock.transport.frames import (
     ALIVE,
+    DONE,
     PROTOCOL_VERSION,
     Barrier,
     Close,
@@ -140,10 +142,7 @@ def test_an_answer_to_a_flush_is_passed_on_once(world: World) -> None:
 
 def test_whoever_waits_is_told_of_a_loss(world: World, pool: ThreadPoolExecutor) -> None:
     connection = world.open()
-    for _ in range(2):
-        connection.send(data(2_000))
-    assert connection.settle([(2_000, 30_000)])
-    settling = pool.submit(connection.settle, [(2_000, 30_000)])
+    connection.send(data(30_000))
     waiting = [
         pool.submit(connection.send, data(20_000)),
         pool.submit(connection.send, data(20_000), WAIT_SECONDS_MAX),
@@ -155,7 +154,7 @@ def test_whoever_waits_is_told_of_a_loss(world: World, pool: ThreadPoolExecutor)
     for sending in waiting:
         with pytest.raises(PeerUnavailableError, match="member 2: the cable was cut"):
             sending.result(WAIT_SECONDS_MAX)
-    assert settling.result(WAIT_SECONDS_MAX) == 0
+    assert not connection.settle([(30_000, 30_000)])
     assert world.lost == [(PEER, "the cable was cut")]
     assert not connection.alive
     with pytest.raises(PeerUnavailableError, match="the cable was cut"):
@@ -181,7 +180,49 @@ def test_a_close_lets_what_is_queued_go(world: World, pool: ThreadPoolExecutor) 
         sending.result(WAIT_SECONDS_MAX)
     assert world.link.closed == [Close("done")]
     assert connection.settle([(30_000, 30_000)]), "it was queued before"
+    connection.on_frame(DONE, None)
+    connection.lose("it ended the connection")
     assert world.lost == [], "nobody is told of a loss that is none"
+
+
+@pytest.mark.parametrize("how", ["broken", "closed there", "a fault", "stuck"])
+def test_a_close_that_is_not_answered_is_a_loss(world: World, how: str) -> None:
+    """What was queued may not have arrived: the owner is told, and by whom."""
+    connection = world.open()
+    connection.send(data(1_500))
+    if how == "stuck":
+        world.link.on_wait = lambda: False
+    finishing = finish_all if how == "stuck" else lambda *_: connection.close()
+    finishing([connection], 0.001)
+    if how == "broken":
+        connection.lose("the cable was cut")
+    elif how == "closed there":
+        connection.on_frame(Close("the receiver was closed"), None)
+    elif how == "a fault":
+        connection.on_frame(Close("done", fault=True), None)
+    assert [member for member, _ in world.lost] == [PEER]
+    connection.lose("and again")
+    assert len(world.lost) == 1
+    assert world.link.cuts == (how == "stuck")
+
+
+def test_a_close_waits_as_long_as_the_peer_takes_something(world: World) -> None:
+    connection = world.open()
+    left = 5
+
+    def still_reading() -> bool:
+        nonlocal left
+        left -= 1
+        world.link.progress += 1
+        if not left:
+            connection.on_frame(DONE, None)
+        return not left
+
+    world.link.on_wait = still_reading
+    finish_all([connection], 0.001)
+    assert left == 0
+    assert world.lost == []
+    assert world.link.cuts == 0
 
 
 def test_another_schema_ends_the_stream(world: World) -> None:

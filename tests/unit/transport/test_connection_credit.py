@@ -1,4 +1,4 @@
-"""The sender's end: who waits for credit, who is woken, and what becomes of wrong estimates."""
+"""The sender's end: who waits for credit, who is woken, and that what is queued has room."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import ConfigurationError, RemoteProtocolError
+from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from penstock.transport import connection as connection_module
 from penstock.transport import stages
 from penstock.transport.connection import SendTimeoutError
 from penstock.transport.credit import CONTROL_FRAMES_MAX, QUEUED_BYTES_MAX
 from penstock.transport.frames import (
-    FRAME_COST_BYTES,
     Barrier,
     Credit,
     Flush,
@@ -22,6 +21,8 @@ from penstock.transport.frames import (
     Hello,
     VnodeData,
 )
+from penstock.transport.stages import BatchRefusedError, OutboundStages, StageEncoders
+from penstock.transport.wire import encode
 from tests.unit.transport.fake_link import (
     PEER,
     TOKEN,
@@ -144,49 +145,6 @@ def test_room_that_an_estimate_took_in_vain_is_used(world: World, pool: ThreadPo
     sending.result(WAIT_SECONDS_MAX / 10)
 
 
-def test_an_encoder_that_may_not_wait_is_told(world: World) -> None:
-    connection = world.open()
-    for _ in range(2):
-        connection.send(data(2_000))
-    assert connection.settle([(2_000, 30_000)], wait=False)
-    assert not connection.settle([(2_000, 30_000)], wait=False)
-    connection.on_frame(Credit(20_000, 0), None)
-    assert connection.settle([(2_000, 30_000)], wait=False)
-
-
-def test_frames_are_settled_together_as_far_as_there_is_credit(
-    world: World, pool: ThreadPoolExecutor
-) -> None:
-    connection = world.open()
-    for _ in range(4):
-        connection.send(data(5_000))
-    costs = [(5_000, 5_000), (5_000, 15_000), (5_000, 25_000), (5_000, 1_000)]
-    assert connection.settle(costs, wait=False) == 2, "the third waits, and so does who is behind"
-    assert connection.credit_bytes == 10_000
-    assert connection.settle(costs[2:], wait=False) == 0
-    settling = pool.submit(connection.settle, costs[2:])
-    waits(settling)
-    connection.on_frame(Credit(20_000, 0), None)
-    assert settling.result(WAIT_SECONDS_MAX) == 1, "no more than what it waited for"
-    assert connection.settle(costs[3:]) == 1
-    assert connection.credit_bytes == 40_000 - 5_000 - 15_000 + 20_000 - 25_000 - 1_000
-    assert connection.settle([]) == 0, "there is nothing to wait for"
-
-
-def test_an_encoder_waits_for_what_an_estimate_left_out(
-    world: World, pool: ThreadPoolExecutor
-) -> None:
-    connection = world.open()
-    for _ in range(2):
-        connection.send(data(2_000))
-    assert connection.settle([(2_000, 30_000)])
-    settling = pool.submit(connection.settle, [(2_000, 30_000)])
-    waits(settling)
-    connection.on_frame(Credit(20_000, 0), None)
-    assert settling.result(WAIT_SECONDS_MAX) == 1
-    assert connection.credit_bytes == 0
-
-
 def test_a_caller_far_ahead_goes_on_when_the_encoder_has_caught_up(
     world: World, pool: ThreadPoolExecutor
 ) -> None:
@@ -225,7 +183,7 @@ def test_a_batch_too_large_for_a_frame_is_cut(
     """Of some kinds a slice keeps all values, and is no smaller than the whole: then it is cut all
     the same, or refused for what it is."""
     monkeypatch.setattr(connection_module, "BATCH_BYTES_MAX", 4_096)
-    monkeypatch.setattr(stages, "GUESS_BYTES_MAX", 0)
+    monkeypatch.setattr(stages, "CUT_BYTES_MIN", 0)
     unpriced.widen(2**24)
     connection = unpriced.open()
     batch = pa.record_batch([MANY[kind]], ["x"])
@@ -254,35 +212,69 @@ def test_a_few_large_rows_after_many_small_ones_are_cut(unpriced: World) -> None
     assert sizes == [1_000, 1, 1]
 
 
-def test_estimates_that_are_always_too_low_do_no_harm(unpriced: World) -> None:
-    """Dictionaries within lists are not counted; other stages share their connection."""
-    connection = unpriced.open()
-    words = pa.array([["word"]], pa.list_(pa.dictionary(pa.int8(), pa.string())))
-    nested = VnodeData("nested", 0, pa.record_batch([words], ["words"]))
-    small = VnodeData("small", 0, pa.record_batch([pa.array(range(10))], ["n"]))
-    connection.send(small)
-    assert connection.settle([(unpriced.link.offered[-1][1], 2_000)])
-    for _ in range(400):
-        connection.send(nested)
-        assert connection.settle([(unpriced.link.offered[-1][1], 20_000)])
-        connection.on_frame(Credit(20_000, 0), None)
-    connection.send(small)
-    connection.send(VnodeData("small", 0, small.batch.slice(0, 0)))
-    assert len(unpriced.link.frames) == 403
+def test_frames_are_settled_together(world: World) -> None:
+    connection = world.open()
+    for _ in range(3):
+        connection.send(data(5_000))
+    assert connection.credit_bytes == 25_000
+    assert connection.settle([(5_000, 5_000), (5_000, 1_000), (5_000, 2_000)])
+    assert connection.credit_bytes == 32_000
+    connection.lose("the cable was cut")
+    assert not connection.settle([(5_000, 5_000)])
 
 
-@pytest.mark.parametrize("encodes", [False, True])
-def test_what_nobody_settles_is_not_guessed(unpriced: World, encodes: bool) -> None:
-    unpriced.widen(2**20)
-    unpriced.link.encodes = encodes
+def test_a_frame_that_costs_more_than_was_reserved_is_a_defect_and_said(world: World) -> None:
+    """It never waits for credit: whatever is behind it would wait as well."""
+    connection = world.open()
+    connection.send(data(5_000))
+    with pytest.raises(LocalProtocolError, match="costs 5001 bytes, and 5000 were reserved"):
+        connection.settle([(5_000, 5_001)])
+
+
+def test_whoever_is_first_has_reserved_room_for_the_schema(
+    unpriced: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers wait for credit, and get it in another order than that in which they came."""
     connection = unpriced.open()
-    batches = [
-        pa.record_batch([pa.array([text])], ["text"]) for text in ("short", "short", "long" * 500)
-    ]
-    for batch in batches:
-        connection.send(VnodeData("s", 0, batch))
-    estimates = [estimate_bytes for _, estimate_bytes in unpriced.link.offered[2:]]
-    exact = [pa.ipc.get_record_batch_size(batch) + FRAME_COST_BYTES for batch in batches[1:]]
-    for estimate_bytes, exact_bytes in zip(estimates, exact, strict=True):
-        assert estimate_bytes >= exact_bytes
-        assert (estimate_bytes == exact_bytes) == (not encodes)
+    filler = VnodeData("filler", 0, pa.record_batch([pa.array(range(3_600))], ["n"]))
+    connection.send(filler)  # most of the window
+    large = VnodeData("s", 0, pa.record_batch([pa.array(["x" * 9_000])], ["text"]))
+    small = VnodeData("s", 0, pa.record_batch([pa.array(["x"])], ["text"]))
+    with pytest.raises(SendTimeoutError):
+        connection.send(large, 0)
+    connection.send(small, 0)
+    encoders = StageEncoders()
+    for frame, estimate_bytes in unpriced.link.offered[1:]:
+        assert isinstance(frame, VnodeData)
+        assert encode(frame, encoders).cost_bytes <= estimate_bytes
+    assert connection._stages.check("s", small.batch.schema).schema_queued, "it goes once"
+
+
+def test_more_rows_than_a_frame_may_have_are_cut(
+    unpriced: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of columns that take no bytes, say."""
+    monkeypatch.setattr(connection_module, "BATCH_ROWS_MAX", 1_000)
+    unpriced.widen(2**24)
+    connection = unpriced.open()
+    connection.send(VnodeData("s", 0, pa.record_batch([pa.nulls(3_500)], ["nothing"])))
+    rows = [f.batch.num_rows for f in unpriced.link.frames if isinstance(f, VnodeData)]
+    assert sum(rows) == 3_500
+    assert max(rows) <= 1_000
+
+
+def test_a_batch_that_cannot_be_encoded_is_refused_to_who_sends_it(unpriced: World) -> None:
+    connection = unpriced.open()
+    values: pa.Array[Any] = pa.array([1, 2])
+    for _ in range(70):
+        values = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    for column in (values, pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), values)):
+        with pytest.raises(BatchRefusedError, match="'deep' cannot be encoded"):
+            connection.send(VnodeData("deep", 0, pa.record_batch([column], ["x"])))
+        connection._stages = OutboundStages()  # the next one has another schema
+    connection.send(Flush(1))
+    assert world_is_whole(unpriced)
+
+
+def world_is_whole(world: World) -> bool:
+    return world.connection.alive and not world.lost and world.link.frames == [Flush(1)]

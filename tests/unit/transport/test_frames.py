@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCH = pa.record_batch([pa.array([1, 2])], ["n"])
-U16, U64 = 2**16 - 1, 2**64 - 1
+U16, U63, U64 = 2**16 - 1, 2**63 - 1, 2**64 - 1
 
 FIELDS: list[tuple[str, int, Callable[[int], Frame]]] = [
     ("member", U64, lambda value: Hello(value, 0, b"")),
     ("lane", U16, lambda value: Hello(0, value, b"")),
-    ("window", U64, lambda value: Hello(0, 0, b"", value)),
+    ("window", U63, lambda value: Hello(0, 0, b"", value)),
+    ("generation", U63, lambda value: Hello(0, 0, b"", generation=value)),
     ("version", U16, lambda value: Hello(0, 0, b"", 0, value)),
     ("vnode", U16, lambda value: VnodeData("s", value, BATCH)),
     ("checkpoint", U64, lambda value: Barrier(value, 0)),

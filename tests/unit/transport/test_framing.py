@@ -1,5 +1,5 @@
 """Reading and writing frames through a pipe, without the network: what came together, what came in
-bits, and that the writer holds nothing back while it waits for credit."""
+bits, and what it keeps of memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import RemoteProtocolError
-from penstock.transport.carriers.framing import CHUNK_BYTES, read_frames, write_frames
-from penstock.transport.credit import Allowance
-from penstock.transport.frames import Barrier, Close, Credit, Flush, Frame, VnodeData
+from penstock.transport.carriers.framing import read_frames, write_frames
+from penstock.transport.frames import Barrier, Close, Flush, Frame, VnodeData
 from penstock.transport.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ class Memory:
         self.position = 0
         self.step_bytes = step_bytes
         self.finished = False
+        self.sent_bytes = 0
 
     def send(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
@@ -63,8 +63,8 @@ class Memory:
         pass
 
 
-def no_limit(costs: list[Cost], wait: bool) -> int:
-    return len(costs)
+def no_limit(_costs: list[Cost]) -> bool:
+    return True
 
 
 def written(frames: Sequence[Frame]) -> bytes:
@@ -145,53 +145,33 @@ def test_a_damaged_large_frame_is_refused() -> None:
                 read(bytes(damaged), step_bytes)
 
 
-def test_a_small_batch_does_not_keep_what_was_read_with_it() -> None:
-    """A batch that is held for long would hold a chunk of other frames' memory."""
-    before = pa.total_allocated_bytes()
-    kept = next(read_frames(Memory(written([VnodeData("s", 1, SMALL)] * 50))))[0][0]
+@pytest.mark.parametrize("rows", [3, 1_000, 9_000, 16_000, 30_000, 100_000])
+def test_a_batch_keeps_no_more_than_its_own_memory(rows: int) -> None:
+    """One that is held for long would hold what was read with it, which its credit does not count:
+    every batch's buffers lie apart from those of all others."""
+    batch = pa.record_batch([pa.array(range(rows))], ["n"])
+    frames = list(read_frames(Memory(written([VnodeData("s", 1, batch)] * 6))))
     gc.collect()
-    assert isinstance(kept, VnodeData)
-    assert pa.total_allocated_bytes() - before < CHUNK_BYTES // 8
+    kept = [f.batch for group in frames for f, _ in group if isinstance(f, VnodeData)]
+    assert len(kept) == 6
+    ends = sorted((b.columns[0].buffers()[1].address, _memory_of(b)) for b in kept)  # type: ignore[union-attr]
+    assert len({memory for _, memory in ends}) == 6, "each has memory of its own"
+
+
+def _memory_of(batch: pa.RecordBatch) -> int:
+    """Tells the block of memory that a batch keeps, however it is a part of it."""
+    buffer = batch.columns[0].buffers()[1]
+    while buffer is not None and buffer.parent is not None:
+        buffer = buffer.parent
+    assert buffer is not None
+    assert buffer.size <= 2 * batch.nbytes + 4_096
+    return buffer.address
 
 
 def test_a_connection_that_is_gone_ends_the_writer() -> None:
     pipe, outbox = Memory(), Outbox(WAIT_SECONDS_MAX)
     for frame in (Flush(1), VnodeData("s", 0, SMALL), Flush(2), Close("done")):
         outbox.put(frame)
-    write_frames(pipe, outbox, lambda _costs, _wait: 0)
+    write_frames(pipe, outbox, lambda _: False)
     assert not pipe.finished
-    assert read(bytes(pipe.data), 1_000) == [Flush(1)], "what came before was written"
-
-
-def test_nothing_is_held_back_while_a_frame_waits_for_credit() -> None:
-    """The peer makes room by taking what came before: so that must have been sent."""
-    allowance = Allowance(window_bytes=40_000)
-    allowance.grant(Credit(40_000, 1))
-    pipe, outbox = Memory(), Outbox(WAIT_SECONDS_MAX)
-    arrived = (cost_bytes for group in read_frames(pipe) for _, cost_bytes in group)
-
-    def settle(costs: list[Cost], wait: bool) -> int:
-        settled = 0
-        for cost in costs:
-            while not allowance.settle(*cost):
-                if settled or not wait:
-                    return settled
-                taken_bytes = next(arrived, 0)
-                assert taken_bytes, "it waits for ever: what would make room was not sent"
-                allowance.grant(Credit(taken_bytes, 0))
-            settled += 1
-            estimates.append(cost[0])
-        return settled
-
-    batch = pa.record_batch([pa.array(range(2_500))], ["n"])
-    # Far too low: each costs more than half of the window.
-    low = [2_000, 2_100, 2_200, 2_300]
-    for estimate_bytes in low:
-        assert allowance.reserve(estimate_bytes)
-        outbox.put(VnodeData("s", 0, batch), estimate_bytes)
-    outbox.put(Close("done"))
-    estimates: list[int] = []
-    write_frames(pipe, outbox, settle)
-    assert pipe.finished
-    assert estimates == low, "each is settled once, in order"
-    assert allowance.reserved_bytes == 0
+    assert not pipe.data, "there is nobody to read it"

@@ -24,13 +24,10 @@ from penstock.transport.carriers.grpc_wire import (
     Unfinished,
     frames_of,
 )
-from penstock.transport.credit import Allowance
 from penstock.transport.frames import (
     ALIVE,
-    FRAME_COST_BYTES,
     Barrier,
     Close,
-    Credit,
     Flush,
     Frame,
     VnodeData,
@@ -63,8 +60,8 @@ def filled(frames: Sequence[Frame]) -> Outbox:
     return outbox
 
 
-def always(costs: list[Cost], _wait: bool) -> int:
-    return len(costs)
+def always(_costs: list[Cost]) -> bool:
+    return True
 
 
 def written(frames: Sequence[Frame]) -> list[bytes]:
@@ -151,56 +148,3 @@ def test_a_batch_that_is_too_large_comes_after_those_before_it(
     assert flat(read([next(made)])) == [Flush(1)]
     with pytest.raises(LocalProtocolError, match="its schema or its dictionaries are too large"):
         next(made)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 3_000), st.booleans()), max_size=30), st.data())
-def test_nothing_is_held_back_while_a_frame_waits_for_credit(
-    frames: list[tuple[int, bool]], data: st.DataObject
-) -> None:
-    """The peer makes room by taking what came before: so that must have been sent. Estimates are
-    right or too low, and frames are reserved while others are encoded, as callers do it."""
-    window_bytes = 40_000
-    allowance = Allowance(window_bytes=window_bytes)
-    allowance.grant(Credit(window_bytes, 1))
-    outbox, decoders, unfinished = Outbox(WAIT_SECONDS_MAX), StageDecoders(), Unfinished()
-    arrived: list[int] = []
-    costs: list[int] = []
-    left = list(frames)
-
-    def reserve_some() -> None:
-        for _ in range(data.draw(st.integers(0, 3))):
-            if left:
-                rows, low = left[0]
-                batch = pa.record_batch({"n": pa.array(range(rows), pa.int64())})
-                size = pa.ipc.get_record_batch_size(batch) + 300  # with the schema
-                estimate_bytes = size // 4 if low else size + FRAME_COST_BYTES
-                if not allowance.reserve(estimate_bytes):
-                    return
-                left.pop(0)
-                outbox.put(VnodeData("s", 0, batch), estimate_bytes)
-
-    def settle(frame_costs: list[Cost], wait: bool) -> int:
-        reserve_some()  # by callers, just before
-        [(estimate_bytes, cost_bytes)] = frame_costs
-        while not allowance.settle(estimate_bytes, cost_bytes):
-            if not wait:
-                return 0
-            assert arrived, "it waits for ever: what would make room was not sent"
-            allowance.grant(Credit(min(arrived.pop(0), 30_000), 0))
-        costs.append(cost_bytes)
-        reserve_some()
-        return 1
-
-    reserve_some()
-    outbox.put(Flush(0))
-    for message in messages(outbox, settle):
-        for frame, cost_bytes in frames_of(message, decoders, unfinished):
-            if isinstance(frame, VnodeData):
-                arrived.append(cost_bytes)
-        reserve_some()
-        if not outbox._frames:
-            if left and arrived:
-                allowance.grant(Credit(min(arrived.pop(0), 30_000), 0))
-            outbox.put(Flush(0) if left else Close("done"))
-    assert len(costs) == len(frames)

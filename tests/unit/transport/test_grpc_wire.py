@@ -64,9 +64,13 @@ class AnyBatch:
 ANY_BATCH = cast(StageDecoders, AnyBatch())
 
 U16, U64 = st.integers(0, 2**16 - 1), st.integers(0, 2**64 - 1)
+U63 = st.integers(0, 2**63 - 1)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 CONTROL: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), U64, U16),
+    st.builds(Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), U63, U16),
+    st.builds(
+        Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), st.just(0), U16, generation=U63
+    ),
     st.builds(Barrier, U64, U64, U64),
     st.builds(Flush, U64),
     st.builds(Flushed, U64, U64),
@@ -110,6 +114,7 @@ def official(protobuf: Protobuf, frame: Frame) -> Any:
             made.hello.version, made.hello.member = frame.version, frame.member
             made.hello.lane, made.hello.token = frame.lane, frame.token
             made.hello.window_bytes = frame.window_bytes
+            made.hello.generation = frame.generation
             made.hello.SetInParent()
         case VnodeData():
             made.vnode_data.stage, made.vnode_data.vnode = frame.stage, frame.vnode
@@ -609,3 +614,21 @@ def test_a_version_of_another_release_is_read() -> None:
 
 def test_a_message_is_as_large_as_every_library_accepts() -> None:
     assert MESSAGE_BYTES_MAX == 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 23])
+def test_a_batch_keeps_no_more_than_twice_its_own_memory(count: int) -> None:
+    """One that waits for long would keep the message it came in, which no credit counts."""
+    batch = pa.record_batch([pa.array(range(5_000))], ["n"])
+    encoders, envelope = StageEncoders(), Envelope()
+    for _ in range(count):
+        pieces = encoders.encode("s", batch)
+        envelope.add_data(VnodeData("s", 0, batch), pieces, sum(map(len, pieces)))
+    message = envelope.seal()
+    whole = pa.py_buffer(message)
+    for frame, _ in frames_of(message, StageDecoders()):
+        assert isinstance(frame, VnodeData)
+        buffer = frame.batch.columns[0].buffers()[1]
+        assert buffer is not None
+        is_shared = whole.address <= buffer.address < whole.address + whole.size
+        assert not is_shared or whole.size <= 2 * batch.nbytes + 4_096

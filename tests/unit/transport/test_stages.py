@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 
 from penstock.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
-from penstock.transport import stages
 from penstock.transport.frames import STAGE_BYTES_MAX, STAGES_MAX, VnodeData
 from penstock.transport.stages import (
     OutboundStage,
@@ -257,35 +256,54 @@ def frame_bytes_of(batch: pa.RecordBatch, later: bool) -> int:
 
 @given(batch_lists())
 def test_a_size_is_exact_or_too_large(batches: list[pa.RecordBatch]) -> None:
-    """What is not guessed is exact, but for dictionaries and the first. No guess is too low: else
-    frames would wait for credit that nobody reserved."""
+    """Exact, but for dictionaries and the first. Never too low: else frames would wait for credit
+    that nobody reserved, and barriers behind them."""
     dictionaries = "dictionary" in str(batches[0].schema.types)
     assert has_dictionaries(batches[0].schema) == dictionaries
-    stage = OutboundStage(batches[0].schema)
-    assert stage.size(batches[0], 0, 1.0) >= frame_bytes_of(batches[0], later=False)
+    stage = OutboundStage("s", batches[0].schema)
+    assert stage.size(batches[0]) >= frame_bytes_of(batches[0], later=False)
+    stage.schema_queued = True
     for batch in batches:
         frame_bytes = frame_bytes_of(batch, later=dictionaries is False)
-        assert stage.size(batch, 2**20, 1.0) >= frame_bytes
+        assert stage.size(batch) >= frame_bytes
+        assert stage.size(batch, 2**30) >= frame_bytes, "a bound is none if it is too low"
         if not dictionaries:
-            assert stage.size(batch, 0, 1.0) == frame_bytes
+            assert stage.size(batch) == frame_bytes
 
 
-def test_only_small_frames_are_guessed() -> None:
-    batch = batch_of(pa.array(range(1_000)))
-    stage = OutboundStage(batch.schema)
-    stage.size(batch, 2**30, 1.0)
-    exact_bytes = frame_bytes_of(batch, later=True)
-    assert exact_bytes < stage.size(batch, 2**30, 1.0) < exact_bytes + 500
-    assert 2 * 8_000 < stage.size(batch, 2**30, 2.0) < 2 * 8_000 + 500
-    assert stage.size(batch, 9_000, 2.0) == exact_bytes
-    larger = batch_of(pa.array(range(stages.GUESS_BYTES_MAX // 4)))
-    assert stage.size(larger, 2**30, 1.0) == frame_bytes_of(larger, later=True)
+SHARED = pa.array([f"word {number}" for number in range(500)])
+SHARING: dict[str, list[pa.Array[Any]]] = {
+    "columns": [SHARED] * 40,
+    "dictionaries": [
+        pa.DictionaryArray.from_arrays(pa.array([number, 1], pa.int16()), SHARED)
+        for number in range(40)
+    ],
+    "parts of structs": [pa.StructArray.from_arrays([SHARED] * 20, [str(n) for n in range(20)])],
+    "dictionaries in lists": [
+        pa.ListArray.from_arrays(
+            pa.array([0, 2], pa.int32()),
+            pa.DictionaryArray.from_arrays(pa.array([number, 1], pa.int16()), SHARED),
+        )
+        for number in range(40)
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_memory_that_is_shared_is_counted_as_often_as_it_is_sent(kind: str) -> None:
+    columns = SHARING[kind]
+    batch = pa.record_batch(columns, [str(number) for number in range(len(columns))])
+    assert batch.get_total_buffer_size() * 5 < frame_bytes_of(batch, later=False)
+    stage = OutboundStage("s", batch.schema)
+    assert stage.size(batch) >= frame_bytes_of(batch, later=False)
+    stage.schema_queued = True
+    assert stage.size(batch, 2**30) >= frame_bytes_of(batch, later=True)
 
 
 def test_the_size_of_a_dictionary_is_counted_in() -> None:
     words = batch_of(pa.array([f"word {number}" for number in range(1_000)]).dictionary_encode())
     frame_bytes = frame_bytes_of(words, later=False)
-    assert frame_bytes <= OutboundStage(words.schema).size(words, 0, 1.0) < 2 * frame_bytes
+    assert frame_bytes <= OutboundStage("s", words.schema).size(words) < 2 * frame_bytes
 
 
 @pytest.mark.parametrize("kind", EACH)

@@ -68,8 +68,9 @@ class Peer:
         self.cuts += 1
         self.on_cut()
 
-    def greet(self) -> Peer:
-        self.stream.accept(Hello(self.member, self.lane, TOKEN.for_member(self.member)))
+    def greet(self, generation: int = 0) -> Peer:
+        token = TOKEN.for_member(self.member)
+        self.stream.accept(Hello(self.member, self.lane, token, generation=generation))
         return self
 
     def data(self, cost_bytes: int = 1_000, stage: str = "s") -> None:
@@ -428,3 +429,36 @@ def test_a_batch_that_is_refused_holds_nothing(desk: Desk, kind: str) -> None:
     peer.stream.refuse(caught.value)
     assert frames_of(desk) == [Close(str(caught.value), fault=True)]
     assert Peer(desk).greet().credit.data_bytes == WINDOW_BYTES
+
+
+def test_a_newer_process_ends_all_streams_of_an_older_one(desk: Desk) -> None:
+    older = [Peer(desk, 1, lane).greet(5) for lane in range(2)]
+    other = Peer(desk, 2).greet(1)
+    newer = Peer(desk, 1, 1).greet(6)
+    assert [peer.cuts for peer in older] == [1, 1]
+    assert all(peer.stream.over for peer in older)
+    assert not other.stream.over
+    assert not newer.stream.over
+    reasons = {frame.reason for frame in frames_of(desk) if isinstance(frame, Close)}
+    assert reasons == {"a newer process of member 1 has taken its place"}
+    older[0].data()
+    assert frames_of(desk) == [], "what is under way of it is nobody's"
+
+
+@pytest.mark.parametrize("generation", [0, 1, 5])
+def test_an_older_process_is_not_let_in_again(desk: Desk, generation: int) -> None:
+    """One of a release that says no generation is the oldest of all."""
+    newer = Peer(desk, 1, 0).greet(6)
+    for lane in range(3):
+        with pytest.raises(RemoteProtocolError, match="that one's generation is 6"):
+            Peer(desk, 1, lane).greet(generation)
+    assert not newer.stream.over
+    newer.stream.lose("it went away")
+    with pytest.raises(RemoteProtocolError, match="newer process of member 1"):
+        Peer(desk, 1, 0).greet(generation)
+    Peer(desk, 2, 0).greet(generation)
+
+
+def test_a_process_may_open_its_stream_again(desk: Desk) -> None:
+    for generation in (0, 0, 3, 3, 4):
+        assert not Peer(desk).greet(generation).stream.over

@@ -32,6 +32,9 @@ from penstock.transport.frames import (
 )
 from penstock.transport.stages import StageDecoders, StageEncoders
 from penstock.transport.wire import (
+    HEADER,
+    MAGIC,
+    TAG_HELLO,
     Header,
     check_trailer,
     decode,
@@ -79,8 +82,12 @@ GOLDEN: list[tuple[Frame, str]] = [
     ),
 ]
 U16, U64 = st.integers(0, 2**16 - 1), st.integers(0, 2**64 - 1)
+U63 = st.integers(0, 2**63 - 1)
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), U64, U16),
+    st.builds(Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), U63, U16),
+    st.builds(
+        Hello, U64, U16, st.binary(max_size=TOKEN_BYTES_MAX), st.just(0), U16, generation=U63
+    ),
     st.builds(Mark, st.sampled_from(MarkKind), U64),
     st.builds(Barrier, U64, U64, U64),
     st.builds(Flush, U64),
@@ -326,3 +333,13 @@ def test_a_header_is_what_it_says() -> None:
     for begin in (0, 3):
         found = decode_header(bytes(begin) + header_of(7, 1) + b"more", begin)
         assert found == Header(tag=7, body_bytes=1, end=16, frame_bytes=24)
+
+
+def test_a_hello_of_a_release_without_generations_is_understood() -> None:
+    """Its bytes, as that release wrote them; and a generation stands where that one never looks."""
+    token = bytes(range(32))
+    old = MAGIC + struct.pack("<HHQQ", 1, 3, 7, 0) + token
+    assert decode(TAG_HELLO, pa.py_buffer(old), StageDecoders())[0] == Hello(7, 3, token)
+    pieces = encode(Hello(7, 3, token, generation=9), StageEncoders()).pieces
+    new = b"".join(bytes(piece) for piece in pieces)[HEADER.size : HEADER.size + len(old)]
+    assert new == MAGIC + struct.pack("<HHQQ", 1, 3, 7, 2**63 | 9) + token

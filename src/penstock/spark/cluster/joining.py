@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import json
 import logging
 import math
 import pickle
@@ -33,8 +34,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.epoch.fields import fields_of, number, string
 from penstock.errors import PeerUnavailableError, RemoteProtocolError
 from penstock.shuffle.control import SESSION
+from penstock.shuffle.member_messages import MESSAGE_BYTES_MAX, decode_message
+from penstock.spark.cluster.places import Held
 from penstock.threads import supervised
 from penstock.transport.carriers.pipes import TlsPipe
 from penstock.transport.certificates import member_name
@@ -43,7 +47,8 @@ from penstock.transport.security import server_context
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.spark.cluster.places import Held
+    from penstock.shuffle.member_messages import MemberMessage
+    from penstock.shuffle.process_member import Given, Order
     from penstock.transport.security import ClusterSecurity
 
 TOKEN_BYTES: Final = 32
@@ -55,7 +60,7 @@ LOOK_SECONDS: Final = 0.5
 """Between two looks for those whose time is over."""
 PAUSE_SECONDS: Final = 0.1
 """When the system has nothing to spare: whoever waits would be refused again at once."""
-MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+GIVEN_BYTES_MAX: Final = 64 * 1024 * 1024
 """A member's `Given` has the feed and the assignment: some kilobytes."""
 KEPT_SECONDS: Final = 30
 """A machine that has not answered for so long is gone."""
@@ -94,14 +99,31 @@ class Joining:
     held: dict[int, Held]
     """Queues of members of the same feed that are on its machine already."""
 
+    def encode(self) -> bytes:
+        held = {member: [one.folder, one.generation] for member, one in self.held.items()}
+        said = [self.host, self.machine, self.process, self.folder, held]
+        names = ("host", "machine", "process", "folder", "held")
+        return json.dumps(dict(zip(names, said, strict=True))).encode()
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """By a task: it is no member any more, and waits for what comes next."""
+    @classmethod
+    def decode(cls, data: bytes) -> Joining:
+        """As plain data: the driver makes no object of a task's that is not this one."""
+        try:
+            said = fields_of(data)
+            held = {
+                int(member): Held(string(folder), number(generation))
+                for member, (folder, generation) in said["held"].items()
+            }
+            host, machine, folder = (string(said[name]) for name in ("host", "machine", "folder"))
+            return cls(host, machine, number(said["process"]), folder, held)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RemoteProtocolError(
+                f"a task says of itself what is not valid: {error}"
+            ) from error
 
 
 class Wire:
-    """A connection that carries Python objects. One thread reads while others write."""
+    """A connection that carries messages. One thread reads while others write."""
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
         _watch(connected)
@@ -109,16 +131,15 @@ class Wire:
         self._pipe.limit(_FOR_EVER_SECONDS)
         self._lock = threading.Lock()
 
-    def send(self, obj: Any, /) -> None:
-        data = pickle.dumps(obj)
+    def send_bytes(self, data: bytes, /) -> None:
         with self._lock:
             self._pipe.send([_LENGTH.pack(len(data)), data])
 
-    def recv(self) -> Any:
+    def recv_bytes(self, bytes_max: int) -> bytes:
         (size,) = _LENGTH.unpack(self._receive(_LENGTH.size))
-        if size > MESSAGE_BYTES_MAX:
+        if size > bytes_max:
             raise OSError(f"a message of {size} bytes is none of ours")
-        return pickle.loads(self._receive(size))  # noqa: S301 - both ends have proven themselves
+        return self._receive(size)
 
     def _receive(self, size: int) -> bytes:
         data = bytearray(size)
@@ -131,17 +152,34 @@ class Wire:
         return bytes(data)
 
     def cut(self) -> None:
-        """Ends it for both ends, also for a thread that waits in `recv`."""
+        """Ends it for both ends, also for a thread that waits for a message."""
         self._pipe.cut()
 
     def close(self) -> None:
         self._pipe.close()
 
 
+class TaskWire(Wire):
+    """The task's end. It trusts the driver, whose closure it runs, and unpickles what it gives."""
+
+    def recv(self) -> Any:
+        return pickle.loads(self.recv_bytes(GIVEN_BYTES_MAX))  # noqa: S301 - the driver has proven itself
+
+
+class DriverWire(Wire):
+    """The driver's end. A task may be taken over: what it says is read as plain data."""
+
+    def send(self, obj: Given | Order | None, /) -> None:
+        self.send_bytes(pickle.dumps(obj))
+
+    def receive(self) -> MemberMessage:
+        return decode_message(self.recv_bytes(MESSAGE_BYTES_MAX))
+
+
 # In a task
 
 
-def join(ticket: Ticket, joining: Joining) -> Wire:
+def join(ticket: Ticket, joining: Joining) -> TaskWire:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=ticket.authority.decode())
@@ -155,8 +193,8 @@ def join(ticket: Ticket, joining: Joining) -> Wire:
             f"the driver cannot be reached at {ticket.host}:{ticket.port} ({error}): the session "
             "that this task belongs to is over, or executors cannot connect to the driver's machine"
         ) from error
-    wire = Wire(connected)
-    wire.send(joining)
+    wire = TaskWire(connected)
+    wire.send_bytes(joining.encode())
     return wire
 
 
@@ -203,7 +241,7 @@ class Door:
         self._listener = socket.create_server((host, 0), family=family, backlog=UNPROVEN_MAX)
         self._listener.settimeout(LOOK_SECONDS)
         self.port: Final[int] = self._listener.getsockname()[1]
-        self._came: queue.SimpleQueue[tuple[Wire, Joining]] = queue.SimpleQueue()
+        self._came: queue.SimpleQueue[tuple[DriverWire, Joining]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._newcomers: list[_Newcomer] = []
         """The oldest first."""
@@ -211,7 +249,7 @@ class Door:
         self._thread = supervised("door", self._accept, until=self._closing.is_set)
         self._thread.start()
 
-    def wait(self, seconds: float) -> tuple[Wire, Joining] | None:
+    def wait(self, seconds: float) -> tuple[DriverWire, Joining] | None:
         """The next task that has proven to be one."""
         with contextlib.suppress(queue.Empty):
             return self._came.get(timeout=seconds)
@@ -288,7 +326,7 @@ class Door:
             return
         self._came.put(found)
 
-    def _first_message(self, newcomer: _Newcomer) -> tuple[Wire, Joining]:
+    def _first_message(self, newcomer: _Newcomer) -> tuple[DriverWire, Joining]:
         newcomer.connected = connected = self._context.wrap_socket(
             newcomer.connected, server_side=True, do_handshake_on_connect=False
         )
@@ -297,11 +335,8 @@ class Door:
         if not hmac.compare_digest(shown, self.token):
             raise RemoteProtocolError("it shows another token")
         newcomer.is_proven = True
-        wire = Wire(connected)
-        joining = wire.recv()
-        if not isinstance(joining, Joining):
-            raise RemoteProtocolError(f"it begins with {type(joining).__name__}")
-        return wire, joining
+        wire = DriverWire(connected)
+        return wire, Joining.decode(wire.recv_bytes(MESSAGE_BYTES_MAX))
 
 
 def _read_exactly(receive: Callable[[int], bytes], size: int) -> bytes:

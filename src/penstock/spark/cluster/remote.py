@@ -74,7 +74,7 @@ class RemoteOutlet:
         return self._has_target
 
     def has_reached(self, epoch: Epoch) -> bool:
-        return bool(self._ask("has_reached", epoch))
+        return bool(self._ask("has_reached", epoch.number))
 
     def figures(self) -> dict[str, Any]:
         figures: dict[str, Any] = self._ask("figures")
@@ -88,13 +88,13 @@ class RemoteOutlet:
             self._epochs[epoch.number] = epoch
         return epoch
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _ask(self, method: str, *arguments: float) -> Any:
         return self._exchange(Call(method, arguments))
 
     def _exchange(self, said: Opening | Call) -> Any:
         with self._lock:
             try:
-                self._connection.send(said)
+                self._connection.send_bytes(said.encode())
                 answer = self._connection.recv()
             except (EOFError, OSError) as error:
                 raise ClusterClosedError(self._feed) from error

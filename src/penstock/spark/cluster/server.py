@@ -2,25 +2,28 @@
 
 Spark runs a query's source in a process of its own, on the driver's machine. It asks over a socket
 in a folder that nobody else may look into, one connection for each query. When the connection ends,
-however the process did, the feed is closed in order, and its job with it.
+however the process did, the feed is closed in order, and its job with it. Questions are JSON, which
+makes no objects here; answers are pickled, and unpickled by a process that the driver has started.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import pickle
 import socket
 import threading
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.epoch.fields import boolean, fields_of, number, seconds, string
 from penstock.errors import ConfigurationError, LocalProtocolError, PenstockError
-from penstock.shuffle.process_member import shippable
 from penstock.threads import supervised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from penstock.shuffle.outlet import Outlet, Share
@@ -32,19 +35,21 @@ FEED_SECONDS_MAX: Final = 60.0
 """Until the feed of a query that was stopped is closed, for the query's next run."""
 LOOK_SECONDS: Final = 0.2
 
-CALLS: Final = frozenset(
-    {
-        "wait_epoch",
-        "newest",
-        "numbers",
-        "epoch",
-        "shares",
-        "consumed",
-        "set_target",
-        "has_reached",
-        "figures",
-    }
-)
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of what a source process says. Options hold a query's whole configuration, at most."""
+
+CALLS: Final[Mapping[str, tuple[Callable[[object], float], ...]]] = {
+    "wait_epoch": (number, seconds),
+    "newest": (),
+    "numbers": (number,),
+    "epoch": (number,),
+    "shares": (),
+    "consumed": (number,),
+    "set_target": (),
+    "has_reached": (number,),
+    "figures": (),
+}
+"""What may be asked, and of which kinds the arguments are. An epoch goes by its number."""
 
 _LOG: Final = logging.getLogger("penstock.spark")
 
@@ -57,13 +62,38 @@ class Opening:
     is_new: bool
     options: dict[str, str] = field(repr=False)
 
+    def encode(self) -> bytes:
+        said = {"feed": self.feed, "is_new": self.is_new, "options": self.options}
+        return json.dumps(said).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Opening:
+        said = fields_of(data)
+        options = {string(name): string(value) for name, value in said["options"].items()}
+        return cls(string(said["feed"]), boolean(said["is_new"]), options)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What it asks of the outlet then."""
+    """What it asks of the outlet then. All arguments are numbers."""
 
     method: str
-    arguments: tuple[Any, ...]
+    arguments: tuple[float, ...]
+
+    def encode(self) -> bytes:
+        return json.dumps({"method": self.method, "arguments": self.arguments}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Call:
+        said = fields_of(data)
+        method = string(said["method"])
+        if method not in CALLS:
+            raise ValueError(f"an outlet is not asked {method!r}")
+        checks = CALLS[method]
+        return cls(
+            method,
+            tuple(check(each) for check, each in zip(checks, said["arguments"], strict=True)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +174,13 @@ class OutletServer:
 
     def _serve(self, connection: Connection) -> None:
         with connection, contextlib.suppress(EOFError, OSError):  # the query is over
-            opening = self._next(connection)
-            if not isinstance(opening, Opening):
+            said = self._next(connection)
+            if said is None:
+                return
+            try:
+                opening = Opening.decode(said)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                _LOG.warning("a source process says which feed it means in a wrong way: %r", error)
                 return
             if not self._reserve(opening.feed):
                 busy = ConfigurationError(
@@ -170,9 +205,9 @@ class OutletServer:
         self._outlets[opening.feed] = outlet, lock
         try:
             connection.send(Answer(None))
-            while (call := self._next(connection)) is not None:
+            while (said := self._next(connection)) is not None:
                 with lock:
-                    answer = _answer(outlet, call)
+                    answer = _answer(outlet, said)
                 connection.send(answer)
             connection.send(Refused(ClusterClosedError(opening.feed)))
         finally:
@@ -180,12 +215,11 @@ class OutletServer:
             with lock:
                 outlet.close()
 
-    def _next(self, connection: Connection) -> object | None:
+    def _next(self, connection: Connection) -> bytes | None:
         """What the source process says next; None if this is closed."""
         while not self.closing.is_set():
             if connection.poll(LOOK_SECONDS):
-                said: object = connection.recv()
-                return said
+                return connection.recv_bytes(REQUEST_BYTES_MAX)
         return None
 
     def _reserve(self, feed: str) -> bool:
@@ -196,10 +230,24 @@ class OutletServer:
             return is_free
 
 
-def _answer(outlet: Outlet, call: object) -> Answer | Refused:
+def _answer(outlet: Outlet, said: bytes) -> Answer | Refused:
     try:
-        if not isinstance(call, Call) or call.method not in CALLS:
-            raise LocalProtocolError(f"an outlet is not asked {call!r}")
-        return Answer(getattr(outlet, call.method)(*call.arguments))
+        try:
+            call = Call.decode(said)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LocalProtocolError(f"this is not what an outlet is asked: {error}") from error
+        arguments: tuple[Any, ...] = call.arguments
+        if call.method == "has_reached":
+            arguments = (outlet.epoch(*arguments),)
+        return Answer(getattr(outlet, call.method)(*arguments))
     except Exception as error:  # noqa: BLE001 - whatever it is, the query is told
         return Refused(shippable(error))
+
+
+def shippable(error: BaseException) -> BaseException:
+    """The error itself, if the other process can make it again; else what it says."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of a moment ago
+    except Exception:  # noqa: BLE001 - whatever a foreign error does when it is pickled
+        return PenstockError(f"{type(error).__name__}: {error}")
+    return error

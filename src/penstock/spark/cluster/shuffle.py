@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import LocalProtocolError
 from penstock.shuffle.crew import LOOPBACK, STEP_SECONDS_MAX, CrewShuffle
 from penstock.shuffle.flights import reader_material
+from penstock.shuffle.member_messages import Over
 from penstock.shuffle.process_member import Given
 from penstock.shuffle.resume import queue_generations
 from penstock.shuffle.serving import Served
 from penstock.shuffle.session.actor import EPOCH_SECONDS, MemberLostError
 from penstock.spark.cluster.job import MemberJob, first_line
-from penstock.spark.cluster.joining import Door, Over, Ticket
+from penstock.spark.cluster.joining import Door, Ticket
 from penstock.spark.cluster.places import cast_members, queue_folder
 from penstock.spark.cluster.server import ClusterClosedError
 from penstock.spark.cluster.slots import await_slots, is_local
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.finding import Finder
     from penstock.shuffle.member import Settings, Setup
+    from penstock.shuffle.member_messages import MemberMessage
     from penstock.shuffle.process_member import Order
-    from penstock.spark.cluster.joining import Joining, Wire
+    from penstock.spark.cluster.joining import DriverWire, Joining
     from penstock.transport.certificates import Material
 
 _LOOK_SECONDS: Final = 0.25
@@ -182,8 +184,8 @@ class SparkShuffle(CrewShuffle):
             folder = found.get(member) or queue_folder(joining.folder, member)
             self._tasks[member] = Task(wire, joining, folder)
 
-    def _await_tasks(self, door: Door, job: MemberJob) -> list[tuple[Wire, Joining]]:
-        came: list[tuple[Wire, Joining]] = []
+    def _await_tasks(self, door: Door, job: MemberJob) -> list[tuple[DriverWire, Joining]]:
+        came: list[tuple[DriverWire, Joining]] = []
         deadline = time.monotonic() + STEP_SECONDS_MAX
         try:
             while len(came) < job.members:
@@ -233,7 +235,7 @@ def driver_host(context: SparkContext) -> str:
 class Task:
     """A task of the job, and the connection to it."""
 
-    wire: Wire
+    wire: DriverWire
     joining: Joining
     folder: str
     """Of its queue."""
@@ -253,9 +255,9 @@ class TaskHost:
     def send(self, order: Order) -> None:
         self._task.wire.send(order)
 
-    def receive(self) -> object:
+    def receive(self) -> MemberMessage:
         try:
-            found: object = self._task.wire.recv()
+            found = self._task.wire.receive()
         except (EOFError, OSError):
             self._ended.set()
             raise

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from pyspark import BarrierTaskContext
 
 from penstock.shuffle.crew import LOOPBACK
+from penstock.shuffle.member_messages import Over, encode_message
 from penstock.shuffle.process_member import run_member
 from penstock.shuffle.serving import this_machine
-from penstock.spark.cluster.joining import Joining, Over, join
+from penstock.spark.cluster.joining import Joining, join
 from penstock.spark.cluster.places import feed_folders, held_queues, local_directories
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run_task(ticket: Ticket, _: Iterable[int]) -> Iterator[int]:
     )
     while (given := wire.recv()) is not None:
         run_member(given, wire)
-        wire.send(Over())
+        wire.send_bytes(encode_message(Over()))
     wire.close()
     return iter(())
 

@@ -37,7 +37,14 @@ class Link(Protocol):
         """Takes a frame over, to be sent after those before it. Does not wait for the peer."""
 
     def close(self, close: Close) -> None:
-        """Sends what was offered, then the Close, and ends. Gives up on a peer that is stuck."""
+        """Sends what was offered, then the Close. Does not wait for that."""
+
+    @property
+    def progress(self) -> int:
+        """A number that rises with what the peer takes."""
+
+    def wait_ended(self, seconds: float) -> bool:
+        """After a close: whether the peer has ended its side, as it does when it has read all."""
 
     def cut(self) -> None:
         """Ends at once."""

@@ -28,15 +28,15 @@ class Blocks:
         made of it, keeps the memory lent."""
         if size < BLOCK_BYTES_MIN:
             buffer = pa.allocate_buffer(size)
-            return memoryview(buffer), buffer
+            return memoryview(buffer).cast("B"), buffer
         block = self._fitting(size)
         loan = _Loan(self._free, block)
-        return memoryview(block)[:size], pa.foreign_buffer(block.address, size, base=loan)
+        return memoryview(block).cast("B")[:size], pa.foreign_buffer(block.address, size, base=loan)
 
     def _fitting(self, size: int) -> pa.Buffer:
         for _ in range(len(self._free)):
             block = self._free.popleft()
-            if size <= block.size <= 2 * size:
+            if size <= block.size <= size + size // 4:  # a batch keeps little more than its own
                 return block
             self._free.append(block)
         return pa.allocate_buffer(size)

@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 512 * 1024
 """Read at a time, as far as there is so much: many small frames by one call."""
 LARGE_BYTES: Final = 192 * 1024
-"""A frame above this is read into memory of its own, so that little of it is copied."""
+"""A frame above this is read into memory of its own, a smaller one is copied out of its chunk: what
+waits in the inbox keeps its own memory and no more, whatever was read together with it."""
 GATHERED_BYTES: Final = 512 * 1024
 """Small frames that wait together are written together, up to about this much."""
 
 
-Settle: TypeAlias = "Callable[[list[Cost], bool], int]"
+Settle: TypeAlias = "Callable[[list[Cost]], bool]"
 """That of a Connection."""
 
 
@@ -62,37 +63,25 @@ class _Gathered:
     """Encoded frames that are settled and written together: each step costs a change between the
     threads of the caller and the writer."""
 
-    __slots__ = ("_begins", "_costs", "_pieces", "size")
+    __slots__ = ("_costs", "_pieces", "size")
 
     def __init__(self) -> None:
         self.size = 0
         self._pieces: list[Piece] = []
         self._costs: list[Cost] = []
-        self._begins: list[int] = []
-        """Of each data frame: how many pieces are before it."""
 
     def add(self, encoded: Encoded, estimate_bytes: int) -> None:
         pieces, size, cost_bytes = encoded
         if cost_bytes:
             self._costs.append((estimate_bytes, cost_bytes))
-            self._begins.append(len(self._pieces))
         self._pieces += pieces
         self.size += size
 
     def write(self, pipe: Pipe, settle: Settle) -> bool:
         """False: the connection is gone."""
-        written = 0
-        settled = settle(self._costs, False)
-        while settled < len(self._costs):
-            # It has to wait for credit, which comes only for what has arrived.
-            begin = self._begins[settled]
-            pipe.send(self._pieces[written:begin])
-            written = begin
-            more = settle(self._costs[settled:], True)
-            if not more:
-                return False
-            settled += more
-        pipe.send(self._pieces[written:] if written else self._pieces)
+        if self._costs and not settle(self._costs):
+            return False
+        pipe.send(self._pieces)
         return True
 
 
@@ -104,15 +93,15 @@ def read_frames(pipe: Pipe, *, of_stranger: bool = False) -> Iterator[list[tuple
 
 
 class _Reader:
-    """Reads chunks and decodes the frames in them. A batch points into the chunk it came in, so a
-    chunk is filled from front to back, once, and belongs to its batches then."""
+    """Reads chunks and decodes the frames in them. Every frame gets memory of its own, so there is
+    one chunk, which is filled again and again."""
 
     def __init__(self, pipe: Pipe, of_stranger: bool) -> None:
         self._pipe = pipe
         self._of_stranger = of_stranger
-        self._decoders = StageDecoders(checksummed=True)
+        self._decoders = StageDecoders()
         self._blocks = Blocks()
-        self._view, self._chunk = self._blocks.lend(CHUNK_BYTES)
+        self._view = memoryview(pa.allocate_buffer(CHUNK_BYTES)).cast("B")
         # Of what was read into the chunk and not yet decoded.
         self._begin = self._end = 0
 
@@ -154,8 +143,8 @@ class _Reader:
                 return head
             body_begin, body_end = begin + HEADER.size, begin + end
             check_trailer(view, body_end, checksum(view[body_begin:body_end]))
-            body = self._chunk.slice(body_begin, body_bytes)
-            frames.append(decode(tag, _own(body), self._decoders))
+            body = pa.py_buffer(view[body_begin : body_begin + body_bytes].tobytes())
+            frames.append(decode(tag, body, self._decoders))
             self._begin = begin + frame_bytes
             self._of_stranger = False
         return None
@@ -165,12 +154,9 @@ class _Reader:
             self._restart(self._view[self._begin : self._end])
 
     def _restart(self, early: memoryview) -> None:
-        """Goes on in a new chunk, or in this one if it has room, with what came already."""
-        if len(self._view) - self._end < LARGE_BYTES:
-            self._view, self._chunk = self._blocks.lend(CHUNK_BYTES)
-            self._end = 0
-        self._begin, self._end = self._end, self._end + len(early)
-        self._view[self._begin : self._end] = early
+        """Goes on at the chunk's beginning, with what came already."""
+        self._view[: len(early)] = early
+        self._begin, self._end = 0, len(early)
 
     def _read_large(self, head: Header) -> pa.Buffer:
         """A large frame's body, in memory of its own with room for the next header. The checksum
@@ -195,12 +181,6 @@ class _Reader:
         if filled > head.frame_bytes:
             self._restart(view[head.frame_bytes : filled])
         return buffer.slice(HEADER.size, head.body_bytes)
-
-
-def _own(body: pa.Buffer) -> pa.Buffer:
-    """A small body gets memory of its own: else a batch of a hundred bytes, kept for long, would
-    keep everything that was read with it."""
-    return body if body.size >= CHUNK_BYTES // 8 else pa.py_buffer(body.to_pybytes())
 
 
 def _ended_within(came_bytes: int, wanted_bytes: int) -> RemoteProtocolError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 
-from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.errors import RemoteProtocolError
 from penstock.threads import supervised
 from penstock.transport.carriers import CLOSE_SECONDS_MAX
 from penstock.transport.carriers.grpc_messages import messages
@@ -31,13 +31,14 @@ from penstock.transport.carriers.grpc_wire import (
     frames_of,
 )
 from penstock.transport.discovery import Address
-from penstock.transport.frames import Close, Frame
+from penstock.transport.frames import DONE, Close, Frame
 from penstock.transport.grpc_security import (
     grpc_channel_credentials,
     grpc_channel_options,
     grpc_peer_member,
     grpc_server_credentials,
 )
+from penstock.transport.lobby import Lobby
 from penstock.transport.outbox import Outbox
 from penstock.transport.stages import StageDecoders
 from penstock.transport.tls import PeerRefusedError
@@ -51,10 +52,10 @@ if TYPE_CHECKING:
     from penstock.transport.stream import Stream
     from penstock.transport.timing import Timing
 
+ANSWER_SECONDS_MAX: Final = 5.0
+"""For the answer to a sender's Close, which tells it that everything was read."""
 CALLS_MAX: Final = 4096
 """Open at one receiver, each with two threads. A shuffle has members times lanes of them."""
-UNPROVEN_MAX: Final = 64
-"""Calls that have not yet said who they are. More than there are members in most clusters."""
 
 _LOG: Final = logging.getLogger("penstock.transport")
 
@@ -86,6 +87,7 @@ class GrpcLink:
         self._begun = threading.Event()
         self._guard = Guard(timing.connect_seconds_max + timing.silence_seconds_max, self._lose)
         self._writer: threading.Thread | None = None
+        self._written = 0
         exchange = channel.stream_stream(f"/{SERVICE}/{METHOD}", None, None)
         self._call = cast(Any, exchange(self._requests()))
         self._call.add_done_callback(lambda _: self._begun.set())
@@ -98,13 +100,19 @@ class GrpcLink:
 
     def close(self, close: Close) -> None:
         self._outbox.put(close)
+
+    @property
+    def progress(self) -> int:
+        return self._written
+
+    def wait_ended(self, seconds: float) -> bool:
         if threading.current_thread() in (self._reader, self._writer):
             # The garbage collector closed the sender within one of its own threads.
             self._guard.end_within(CLOSE_SECONDS_MAX)
-            return
+            return True
         # The peer answers a Close by ending the call: then it has read everything before it.
-        self._reader.join(CLOSE_SECONDS_MAX)
-        self.cut()
+        self._reader.join(seconds)
+        return not self._reader.is_alive()
 
     def cut(self) -> None:
         self._call.cancel()
@@ -128,8 +136,9 @@ class GrpcLink:
             for message in messages(self._outbox, self._connection.settle):
                 with self._guard.writing():
                     yield message
-        except LocalProtocolError as error:
-            self._lose(str(error))
+                self._written += 1
+        except Exception as error:  # noqa: BLE001 - without its writer the connection is over
+            self._lose(f"a frame cannot be encoded: {error}")
 
     def _read(self) -> None:
         # With TLS the call has come this far only if the peer's certificate is that of the member.
@@ -172,6 +181,7 @@ class GrpcListener:
         self._timing = timing
         self._open_stream = open_stream
         self._lock = threading.Lock()
+        self._lobby: Lobby[_Served] = Lobby(timing.connect_seconds_max)
         self._served: set[_Served] = set()
         self._closed = False
         handler = grpc.stream_stream_rpc_method_handler(self._exchange)
@@ -213,17 +223,32 @@ class GrpcListener:
             except PeerRefusedError as error:
                 return _refused(str(error))
         with self._lock:
-            unproven = sum(not each.proven for each in self._served)
-            if self._closed or unproven >= UNPROVEN_MAX:
-                return _refused("the receiver is closed, or too many strangers are at its door")
-            served = _Served(requests, context, self._timing)
+            if self._closed:
+                return _refused("the receiver is closed")
+            now = time.monotonic()
+            if self._lobby.room_at(now) > now:
+                return _refused("too many strangers came at once; try again")
+            crowded_out = self._lobby.crowded_out()
+            served = _Served(requests, context, self._timing, self._know)
+            self._lobby.enter(served, now)
+            if proven_member is not None:
+                self._lobby.certify(served)
             self._served.add(served)
+        if crowded_out is not None:
+            self._know(crowded_out)
+            crowded_out.cut()
         if not context.add_callback(lambda: self._forget(served)):
             self._forget(served)
         return served.start(self._open_stream, proven_member)
 
+    def _know(self, served: _Served) -> None:
+        """Its Hello was good, or it goes: it needs no place among the strangers."""
+        with self._lock:
+            self._lobby.leave(served)
+
     def _forget(self, served: _Served) -> None:
         served.on_end()
+        self._know(served)
         with self._lock:
             self._served.discard(served)
 
@@ -232,8 +257,13 @@ class _Served:
     """The receiver's end of one call."""
 
     def __init__(
-        self, requests: Iterator[bytes], context: grpc.ServicerContext, timing: Timing
+        self,
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,
+        timing: Timing,
+        on_known: Callable[[_Served], None],
     ) -> None:
+        self._on_known = on_known
         self._requests = requests
         self._context = context
         self._timing = timing
@@ -267,7 +297,7 @@ class _Served:
             self._reader.join(CLOSE_SECONDS_MAX)
 
     def _answers(self) -> Iterator[bytes]:
-        for message in messages(self._outbox, lambda costs, _: len(costs)):
+        for message in messages(self._outbox, lambda _: True):
             with self._guard.writing():
                 yield message
 
@@ -283,11 +313,12 @@ class _Served:
                     self._guard.heard()
                 elif stream.origin is not None:
                     self.proven = True
+                    self._on_known(self)
                     self._guard.limit(self._timing.silence_seconds_max)
                 if stream.over:
                     break
             stream.lose("the peer ended the connection without a Close")
-            self._outbox.put(Close("done"))
+            self._outbox.put(DONE)
         except RemoteProtocolError as error:
             stream.refuse(error)
         except grpc.RpcError:
@@ -295,7 +326,7 @@ class _Served:
             self._outbox.discard()
         finally:
             stream.lose("this end failed")  # no effect after any of the above
-            self._guard.end_within(CLOSE_SECONDS_MAX)
+            self._guard.end_within(ANSWER_SECONDS_MAX)
 
     def _on_overdue(self, reason: str) -> None:
         if self._stream is not None:

@@ -27,7 +27,7 @@ PART_BYTES: Final = 1024 * 1024
 """Of a batch in parts. Neither end holds the interpreter's lock for long to copy so much."""
 
 
-def messages(outbox: Outbox, settle: Callable[[list[Cost], bool], int]) -> Iterator[bytes]:
+def messages(outbox: Outbox, settle: Callable[[list[Cost]], bool]) -> Iterator[bytes]:
     """Encodes what is put into the outbox, until that is closed. `settle` is that of a
     Connection."""
     encoders = StageEncoders()
@@ -42,12 +42,8 @@ def messages(outbox: Outbox, settle: Callable[[list[Cost], bool], int]) -> Itera
                 if envelope.frames and envelope.size + batch_bytes > GATHERED_BYTES:
                     yield envelope.seal()
                 check_batch_bytes(frame.stage, batch_bytes)
-                costs = [(estimate_bytes, batch_bytes + FRAME_COST_BYTES)]
-                if not settle(costs, False):
-                    if envelope.frames:
-                        yield envelope.seal()
-                    if not settle(costs, True):
-                        return
+                if not settle([(estimate_bytes, batch_bytes + FRAME_COST_BYTES)]):
+                    return
                 if batch_bytes <= WHOLE_BYTES_MAX:
                     envelope.add_data(frame, pieces, batch_bytes)
                 else:

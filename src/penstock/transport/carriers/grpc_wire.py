@@ -67,7 +67,7 @@ _REST: Final = 8
 _MARK: Final = 9
 
 _FIELDS: Final[Mapping[int, Mapping[int, int]]] = {
-    _HELLO: {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _LENGTH, 5: _VARINT},
+    _HELLO: {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _LENGTH, 5: _VARINT, 6: _VARINT},
     _DATA: {1: _LENGTH, 2: _VARINT, 3: _LENGTH, 4: _LENGTH, 5: _VARINT},
     _BARRIER: {1: _VARINT, 2: _VARINT, 3: _VARINT},
     _FLUSH: {1: _VARINT},
@@ -87,7 +87,7 @@ _READ_ALIGNED_BYTES: Final = 8
 _SMALL: Final = [bytes([value]) for value in range(0x80)]
 """Numbers of one byte. The tags of all our fields are among them."""
 _NOTHING: Final = pa.py_buffer(b"")
-_SHARED_MAX: Final = 24
+_SHARED_MAX: Final = 2
 """A batch that is smaller than its message by this factor gets memory of its own: else one that is
 kept for long would keep everything that came with it."""
 
@@ -148,8 +148,7 @@ class Unfinished:
 
     def begin(self, stage: str, vnode: int, batch_bytes: int) -> None:
         self._stage, self._vnode = stage, vnode
-        view, self._buffer = self._blocks.lend(batch_bytes)
-        self._view = view.cast("B")
+        self._view, self._buffer = self._blocks.lend(batch_bytes)
         self._filled = 0
 
     def add(self, part: memoryview) -> tuple[str, int, pa.Buffer] | None:
@@ -200,6 +199,7 @@ def _encode_control(frame: Hello | Mark | Barrier | Flush | Flushed | Credit | C
         case Hello():
             body = _numbers(frame.version, frame.member, frame.lane)
             body += _block(4, frame.token) + _number(5, frame.window_bytes)
+            body += _number(6, frame.generation)
             kind = _HELLO
         case Mark():
             kind, body = _MARK, _numbers(frame.key, frame.kind)
@@ -366,7 +366,7 @@ def _decode_control(
     first, second, third = (numbers.get(number, 0) for number in (1, 2, 3))
     if kind == _HELLO:
         token = _cut(message, blocks.get(4), TOKEN_BYTES_MAX, "a token")
-        return Hello(second, third, token, numbers.get(5, 0), first)
+        return Hello(second, third, token, numbers.get(5, 0), first, numbers.get(6, 0))
     if kind == _MARK:
         return Mark(mark_kind(second), first)
     if kind == _BARRIER:

@@ -36,6 +36,9 @@ class PeerSilentError(OSError):
 
 
 class Pipe(Protocol):
+    sent_bytes: int
+    """What the other end, or the system in between, has taken so far."""
+
     def send(self, pieces: Sequence[Piece]) -> None:
         """Writes all pieces, in order."""
 
@@ -62,6 +65,7 @@ class PlainPipe:
         connected.settimeout(None)
         self._socket = connected
         self._seconds = 0.0
+        self.sent_bytes = 0
 
     def limit(self, seconds: float) -> None:
         # The socket's own timeouts would ask the system before each call whether it would wait.
@@ -83,6 +87,7 @@ class PlainPipe:
             except BlockingIOError as error:
                 raise PeerSilentError(f"it accepts no bytes for {self._seconds:g} s") from error
             unsent -= sent
+            self.sent_bytes += sent
             if unsent:
                 pieces = _rest(pieces, sent)
 
@@ -116,6 +121,7 @@ class TlsPipe:
         self._seconds = 0.0
         self._read_all = False
         self._read_error: OSError | None = None
+        self.sent_bytes = 0
 
     def limit(self, seconds: float) -> None:
         self._seconds = seconds
@@ -127,7 +133,9 @@ class TlsPipe:
                 deadline = time.monotonic() + self._seconds
                 try:
                     with self._lock:
-                        sent += self._socket.send(view[sent:])
+                        count = self._socket.send(view[sent:])
+                    sent += count
+                    self.sent_bytes += count
                     continue
                 except ssl.SSLWantWriteError:
                     events = select.POLLOUT

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import LocalProtocolError, RemoteProtocolError
+from penstock.errors import RemoteProtocolError
 from penstock.threads import supervised
 from penstock.transport.carriers import CLOSE_SECONDS_MAX
 from penstock.transport.carriers.framing import read_frames, write_frames
 from penstock.transport.carriers.pipes import Pipe, PlainPipe, TlsPipe
 from penstock.transport.certificates import member_name
 from penstock.transport.discovery import Address
-from penstock.transport.frames import Close, Frame
+from penstock.transport.frames import DONE, Close, Frame
+from penstock.transport.lobby import Lobby
 from penstock.transport.outbox import Outbox
-from penstock.transport.tls import PeerRefusedError, client_context, peer_member, server_context
+from penstock.transport.tls import client_context, peer_member, server_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +28,15 @@ if TYPE_CHECKING:
     from penstock.transport.carriers import OpenStream
     from penstock.transport.connection import Connection
     from penstock.transport.security import Security
+    from penstock.transport.stream import Stream
     from penstock.transport.timing import Timing
 
-UNPROVEN_MAX: Final = 64
-"""Connections that have not yet said who they are. More than there are members in most clusters."""
+BACKLOG: Final = 1024
+"""Connections that the system holds for us: all members of a large cluster may come at once."""
+ACCEPT_PAUSE_SECONDS: Final = 0.1
+"""After an accept that failed, for want of descriptors, say. Who waits is served later."""
+ANSWER_SECONDS_MAX: Final = 5.0
+"""For the answer to a sender's Close, which tells it that everything was read."""
 
 _LOG: Final = logging.getLogger("penstock.transport")
 
@@ -43,10 +50,12 @@ def listen(
 
 
 def dial(address: Address, timing: Timing, connection: Connection) -> TcpLink:
+    deadline = time.monotonic() + timing.connect_seconds_max
     plain = socket.create_connection(
         (address.host, address.port), timeout=timing.connect_seconds_max
     )
     try:
+        plain.settimeout(max(0.001, deadline - time.monotonic()))  # of the whole TLS handshake
         pipe, proven_member = _client_pipe(plain, connection)
     except BaseException:
         plain.close()
@@ -62,7 +71,11 @@ def _client_pipe(plain: socket.socket, connection: Connection) -> tuple[Pipe, in
     secure = client_context(credentials).wrap_socket(
         plain, server_hostname=member_name(connection.peer)
     )
-    return TlsPipe(secure), peer_member(secure)
+    try:
+        return TlsPipe(secure), peer_member(secure)
+    except BaseException:
+        secure.close()  # the plain one is a part of it by now
+        raise
 
 
 class TcpLink:
@@ -85,9 +98,15 @@ class TcpLink:
 
     def close(self, close: Close) -> None:
         self._outbox.put(close)
+
+    @property
+    def progress(self) -> int:
+        return self._pipe.sent_bytes
+
+    def wait_ended(self, seconds: float) -> bool:
         # The peer answers a Close by ending its side: then it has read everything before it.
-        self._reader.join(CLOSE_SECONDS_MAX)
-        self.cut()
+        self._reader.join(seconds)
+        return not self._reader.is_alive()
 
     def cut(self) -> None:
         self._outbox.discard()
@@ -100,8 +119,8 @@ class TcpLink:
             # If the peer ended the connection it said why. What it said is read first.
             self._read_all.wait(CLOSE_SECONDS_MAX)
             self._lose(f"it cannot be written to: {error}")
-        except LocalProtocolError as error:
-            self._lose(str(error))
+        except Exception as error:  # noqa: BLE001 - without its writer the connection is over
+            self._lose(f"a frame cannot be encoded: {error}")
 
     def _read(self, proven_member: int | None) -> None:
         try:
@@ -135,13 +154,16 @@ class TcpListener:
         self, host: str, port: int, security: Security, timing: Timing, open_stream: OpenStream
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=UNPROVEN_MAX)
+        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
         self.address: Final = Address("tcp", host, self._socket.getsockname()[1])
         self._security = security
         self._timing = timing
         self._open_stream = open_stream
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._lobby: Lobby[_Served] = Lobby(timing.connect_seconds_max)
         self._served: set[_Served] = set()
+        self._failing = False
         self._closed = False
         self._acceptor = _thread(f"accepting at {self.address}", self._accept)
 
@@ -149,6 +171,7 @@ class TcpListener:
         with self._lock:
             self._closed = True
             served = list(self._served)
+            self._changed.notify_all()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # ends the wait in accept
         self._acceptor.join()
@@ -157,106 +180,174 @@ class TcpListener:
         for connection in served:
             connection.close(deadline)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connected, _ = self._socket.accept()
-            except OSError as error:
-                if self._closed:
-                    return
-                # Out of file descriptors, say. Those who wait are served when some are free again.
-                _LOG.warning("no connection can be accepted at %s: %s", self.address, error)
-                time.sleep(0.1)
-                continue
-            with self._lock:
-                unproven = sum(not served.proven for served in self._served)
-                if self._closed or unproven >= UNPROVEN_MAX:
-                    connected.close()
-                    continue
-                served = _Served(
-                    connected, self._security, self._timing, self._open_stream, self._forget
-                )
-                self._served.add(served)
-            served.start()
+    # Accepting, in a thread that ends with the listener and for no other reason
 
-    def _forget(self, served: _Served) -> None:
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                self._show_out()
+                self._wait_for_room()
+                self._let_in(*self._socket.accept())
+                self._failing = False
+            except TimeoutError:
+                continue
+            except Exception as error:  # noqa: BLE001 - those who come later are served all the same
+                if not self._closed:
+                    self._make_do(error)
+
+    def _show_out(self) -> None:
+        """Ends those whose time is up; the next accept waits until the next one's is."""
+        now = time.monotonic()
         with self._lock:
+            for served in self._lobby.overdue(now):
+                self._put_out(served, "it did not say who it is in time")
+            seconds = self._lobby.next_overdue_at() - now
+        self._socket.settimeout(None if math.isinf(seconds) else max(0.001, seconds))
+
+    def _wait_for_room(self) -> None:
+        with self._lock:
+            while not self._closed:
+                now = time.monotonic()
+                seconds = self._lobby.room_at(now) - now
+                if seconds <= 0:
+                    return
+                self._changed.wait(seconds)
+
+    def _let_in(self, connected: socket.socket, _: object) -> None:
+        served = _Served(connected, self)
+        with self._lock:
+            if self._closed:
+                connected.close()
+                return
+            crowded_out = self._lobby.crowded_out()
+            if crowded_out is not None:
+                self._put_out(crowded_out, "others came, and it had not said who it is")
+            self._lobby.enter(served, time.monotonic())
+            self._served.add(served)
+        try:
+            served.start()
+        except BaseException:
+            connected.close()
+            self.forget(served)
+            raise
+
+    def _make_do(self, error: Exception) -> None:
+        if not self._failing:  # once, not ten times a second
+            _LOG.warning("no connection can be accepted at %s: %s", self.address, error)
+        self._failing = True
+        with self._lock:
+            stranger = self._lobby.dispensable(time.monotonic())
+            if stranger is not None:  # its descriptor, or its thread, may be what is missing
+                self._put_out(stranger, f"no other connection can be accepted ({error})")
+            if not self._closed:
+                self._changed.wait(ACCEPT_PAUSE_SECONDS)
+
+    def _put_out(self, served: _Served, reason: str) -> None:
+        self._lobby.leave(served)
+        _LOG.warning("a connection to this member was ended: %s", reason)
+        served.cut()
+
+    # What a connection needs, and tells
+
+    def open_pipe(self, served: _Served, plain: socket.socket) -> tuple[Pipe, int | None]:
+        """The handshake. The member is the one that the certificate proves."""
+        plain.settimeout(self._timing.connect_seconds_max)
+        if self._security.credentials is None:
+            return PlainPipe(plain), None
+        secure = server_context(self._security.credentials).wrap_socket(
+            plain, server_side=True, do_handshake_on_connect=False
+        )
+        served.take_over(secure)  # before it waits for the other end, so that it can be cut
+        secure.do_handshake()
+        member = peer_member(secure)
+        with self._lock:
+            self._lobby.certify(served)
+            self._changed.notify_all()
+        return TlsPipe(secure), member
+
+    def open_stream(
+        self, member: int | None, reply: Callable[[Frame], None], cut: Callable[[], None]
+    ) -> Stream:
+        return self._open_stream(member, reply, cut)
+
+    @property
+    def timing(self) -> Timing:
+        return self._timing
+
+    def know(self, served: _Served) -> None:
+        """Its Hello was good."""
+        with self._lock:
+            self._lobby.leave(served)
+            self._changed.notify_all()
+
+    def forget(self, served: _Served) -> None:
+        with self._lock:
+            self._lobby.leave(served)
             self._served.discard(served)
+            self._changed.notify_all()
 
 
 class _Served:
     """The receiver's end of one connection."""
 
-    def __init__(
-        self,
-        connected: socket.socket,
-        security: Security,
-        timing: Timing,
-        open_stream: OpenStream,
-        forget: Callable[[_Served], None],
-    ) -> None:
+    def __init__(self, connected: socket.socket, listener: TcpListener) -> None:
         self._connected = connected
-        self._security = security
-        self._timing = timing
-        self._open_stream = open_stream
-        self._forget = forget
-        self._outbox = Outbox(timing.heartbeat_seconds)
+        self._listener = listener
+        self._outbox = Outbox(listener.timing.heartbeat_seconds)
         self._reader: threading.Thread | None = None
-        self.proven = False
+        self._known = False
+        self._cut = False
 
     def start(self) -> None:
         self._reader = _thread("serving a connection", self._serve)
 
+    def take_over(self, connected: socket.socket) -> None:
+        """The connection goes on in this one."""
+        self._connected = connected
+        if self._cut:  # while it was neither in the one nor in the other
+            raise ConnectionAbortedError("this end has ended it")
+
     def close(self, deadline: float) -> None:
         """Lets the last words be written, then ends the connection."""
-        if self._reader is not None and self.proven:
+        if self._reader is not None and self._known:
             self._reader.join(max(0.0, deadline - time.monotonic()))
-        self._cut()
+        self.cut()
         if self._reader is not None:
             self._reader.join()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        self._cut = True
         self._outbox.discard()
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._connected, socket.SHUT_RDWR)
 
     def _serve(self) -> None:
         try:
-            self._connected.settimeout(self._timing.connect_seconds_max)
             try:
-                pipe, proven_member = self._server_pipe()
-            except (OSError, PeerRefusedError) as error:
+                pipe, proven_member = self._listener.open_pipe(self, self._connected)
+                pipe.limit(self._listener.timing.connect_seconds_max)
+            except Exception as error:  # noqa: BLE001 - whatever a stranger does, or our own files
                 _LOG.warning("a connection to this member was refused: %s", error)
                 return
-            pipe.limit(self._timing.connect_seconds_max)
             self._run(pipe, proven_member)
         finally:
             self._connected.close()
-            self._forget(self)
-
-    def _server_pipe(self) -> tuple[Pipe, int | None]:
-        if self._security.credentials is None:
-            return PlainPipe(self._connected), None
-        secure = server_context(self._security.credentials).wrap_socket(
-            self._connected, server_side=True, do_handshake_on_connect=False
-        )
-        self._connected = secure  # before it waits for the other end, so that it can be cut
-        secure.do_handshake()
-        return TlsPipe(secure), peer_member(secure)
+            self._listener.forget(self)
 
     def _run(self, pipe: Pipe, proven_member: int | None) -> None:
-        stream = self._open_stream(proven_member, self._outbox.put, self._cut)
+        stream = self._listener.open_stream(proven_member, self._outbox.put, self.cut)
         writer = _thread("answering a connection", self._write, pipe)
         try:
             for frames in read_frames(pipe, of_stranger=True):
                 stream.accept_all(frames)
-                if not self.proven:
-                    self.proven = True
-                    pipe.limit(self._timing.silence_seconds_max)
+                if not self._known:
+                    self._known = True
+                    self._listener.know(self)
+                    pipe.limit(self._listener.timing.silence_seconds_max)
                 if stream.over:
                     break
             stream.lose("the peer ended the connection without a Close")
-            self._outbox.put(Close("done"))
+            self._outbox.put(DONE)
         except RemoteProtocolError as error:
             stream.refuse(error)
         except OSError as error:
@@ -264,14 +355,16 @@ class _Served:
             self._outbox.discard()
         finally:
             stream.lose("this end failed")  # no effect after any of the above
-            writer.join(CLOSE_SECONDS_MAX)
-            self._cut()
+            writer.join(ANSWER_SECONDS_MAX)
+            self.cut()
             writer.join()
 
     def _write(self, pipe: Pipe) -> None:
         try:
-            write_frames(pipe, self._outbox, lambda costs, _: len(costs))
-        except OSError:
+            write_frames(pipe, self._outbox, lambda _: True)
+        except Exception as error:  # noqa: BLE001 - without its writer the connection is over
+            if not isinstance(error, OSError):
+                _LOG.exception("an answer to a peer cannot be written")
             pipe.cut()  # the reader tells why
 
 
