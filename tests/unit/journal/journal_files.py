@@ -18,6 +18,8 @@ from penstock.journal.frames import Ack, Payload, encode_ack, encode_documents
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from penstock.journal.file.store import FileStore
+
 NUMBERS: Final = Collection.define("numbers", "id BIGINT NOT NULL, text STRING", key="id")
 JOURNAL: Final = "numbers/000"
 FIRST_CLOCK: Final = 0x1B21DD2138140000
@@ -41,7 +43,7 @@ def open_numbers(
     segment_bytes_max: int = 1 << 20,
     durability: str = "synced",
     collection: Collection = NUMBERS,
-) -> OpenStore:
+) -> FileStore:
     store = open_store(folder, durability=durability, segment_bytes_max=segment_bytes_max)
     store.create(collection)
     return store

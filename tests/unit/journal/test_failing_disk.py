@@ -25,6 +25,8 @@ from penstock.journal import open_store
 from penstock.journal.errors import CorruptJournalError, SyncFailedError
 from penstock.journal.file import head as head_module
 from penstock.journal.file import repair
+from penstock.journal.file.rescue.backup import back_up
+from penstock.journal.file.rescue.restore import restore
 from penstock.journal.store import Probe
 from tests.unit.journal import journal_children as children
 from tests.unit.journal.journal_files import (
@@ -42,6 +44,8 @@ from tests.unit.journal.journal_files import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from penstock.journal.file.store import FileStore
 
 
 class FailingSync:
@@ -296,7 +300,23 @@ DOINGS: dict[str, Callable[[Path], object]] = {
     "make a store": lambda folder: open_store(folder / "another"),
     "make a collection": lambda folder: open_store(folder / "store").create(NUMBERS),
     "append": lambda folder: append(open_numbers(folder / "made"), Writer().documents([1])),
+    "commit": lambda folder: _in_a_transaction(open_numbers(folder / "made"), "commit"),
+    "roll back": lambda folder: _in_a_transaction(open_numbers(folder / "made"), "rollback"),
+    "back up": lambda folder: back_up(open_numbers(folder / "made"), folder / "backup"),
+    "restore": lambda folder: restore(_backed_up(folder), folder / "restored"),
 }
+
+
+def _in_a_transaction(store: FileStore, ending: str) -> None:
+    with store.producer() as producer:
+        transaction = producer.transaction()
+        transaction.append("numbers", {"id": 1, "text": "one"})
+        getattr(transaction, ending)()
+
+
+def _backed_up(folder: Path) -> Path:
+    back_up(open_numbers(folder / "made"), folder / "backup")
+    return folder / "backup"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])

@@ -314,11 +314,11 @@ def test_a_child_forked_while_the_store_is_busy_is_not_stuck(tmp_path: Path) -> 
     """Other threads hold the store's and the journal's locks at the moment of the fork."""
     store = open_numbers(tmp_path)
     append(store, Writer().documents([0]))
-    file = store._open[JOURNAL]  # type: ignore[attr-defined]
+    file = store._open[JOURNAL]
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store._lock, file._append_lock, file._sync_lock:  # type: ignore[attr-defined]
+        with store._lock, file._append_lock, file._sync_lock:
             held.set()
             release.wait()
 

@@ -37,7 +37,7 @@ def test_a_dead_producer_among_many_is_found(tmp_path: Path) -> None:
     alive = [store.producer() for _ in range(3)]
     transaction = alive[1].transaction()
     transaction.append("numbers", [{"id": 1}])
-    for ledger in store._own.values():  # type: ignore[attr-defined]
+    for ledger in store._own.values():
         if ledger.producer == alive[1].id:
             ledger.let_go_after_fork()  # as the system does when a process ends
     assert store.recover() == [alive[1].id]

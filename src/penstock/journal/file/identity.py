@@ -14,6 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from penstock.checksum import checksum
+from penstock.disk import explained
 from penstock.errors import PenstockError
 from penstock.journal.file.segment import SegmentReader, list_segments
 
@@ -59,8 +60,9 @@ def record_identity(name: str, folder: Path, descriptor: int) -> str:
     if recorded is not None:
         return recorded
     identity = identity_of(name, folder, descriptor)
-    os.pwrite(descriptor, identity_record(identity), _AT)
-    os.fdatasync(descriptor)
+    with explained("write", folder / "head"):
+        os.pwrite(descriptor, identity_record(identity), _AT)
+        os.fdatasync(descriptor)
     return identity
 
 

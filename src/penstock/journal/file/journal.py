@@ -685,7 +685,8 @@ def _open_head(path: Path) -> tuple[int, bool]:
 def find_identity(name: str, folder: Path) -> str | None:
     """The identity of the journal in a folder; None if there is no journal."""
     try:
-        descriptor = os.open(folder / "head", os.O_RDONLY)
+        with explained("open", folder / "head"):
+            descriptor = os.open(folder / "head", os.O_RDONLY)
     except FileNotFoundError:
         return identity_of(name, folder, None) if is_journal(folder) else None
     try:

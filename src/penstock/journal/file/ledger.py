@@ -27,7 +27,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from penstock.disk import sync_folder, write_all
+from penstock.disk import explained, sync_folder, write_all
 from penstock.errors import (
     CommitFailedError,
     CommitStateUnknownError,
@@ -94,16 +94,23 @@ class FileLedger(ProducerLedger):
         """A new producer. Its folder appears whole, with `alive` already locked."""
         producer = Producer.random()
         folder = root / "producers" / f".{producer}"
-        folder.mkdir()
         who = {"name": name, "host": socket.gethostname(), "at": time.time()}
-        descriptor = os.open(folder / "alive", os.O_RDWR | os.O_CREAT, 0o644)
-        try_lock(descriptor)
-        write_all(descriptor, sealed_json(who | ProcessIdentity.own().as_json()))
-        os.fsync(descriptor)
-        write_file(folder / "touched", b"")
-        sync_folder(folder)
-        folder.rename(root / "producers" / str(producer))
-        sync_folder(root / "producers")
+        descriptor = -1
+        try:
+            with explained("make a producer in", folder):
+                folder.mkdir()
+                descriptor = os.open(folder / "alive", os.O_RDWR | os.O_CREAT, 0o644)
+                try_lock(descriptor)
+                write_all(descriptor, sealed_json(who | ProcessIdentity.own().as_json()))
+                os.fsync(descriptor)
+                write_file(folder / "touched", b"")
+                sync_folder(folder)
+                folder.rename(root / "producers" / str(producer))
+                sync_folder(root / "producers")
+        except BaseException:
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise
         return cls(root, producer, descriptor)
 
     # The owner's side: always by the path under `producers/`, which a fence takes away.
@@ -131,16 +138,18 @@ class FileLedger(ProducerLedger):
     def touch(self, touch: Touch) -> None:
         self.check_open()
         line = sealed_line([touch.journal, touch.offset, touch.last_commit])
-        try:
-            # Not synced: it only has to outlive the process. After a power cut an open span
-            # without a touch is never seen, and closed by who aborts it by hand.
-            descriptor = os.open(self._folder / "touched", os.O_WRONLY | os.O_APPEND)
-        except FileNotFoundError:
-            raise self._fenced() from None
-        try:
-            write_all(descriptor, line)
-        finally:
-            os.close(descriptor)
+        path = self._folder / "touched"
+        with explained("write", path):
+            try:
+                # Not synced: it only has to outlive the process. After a power cut an open span
+                # without a touch is never seen, and closed by who aborts it by hand.
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+            except FileNotFoundError:
+                raise self._fenced() from None
+            try:
+                write_all(descriptor, line)
+            finally:
+                os.close(descriptor)
 
     def decide(self, decision: Decision) -> None:
         if self._is_parents:
@@ -153,12 +162,13 @@ class FileLedger(ProducerLedger):
                 # Under the lock that `confirm` takes: a fence comes wholly before, and then the
                 # path is gone, or wholly after, and then the decision is found.
                 self._folder.stat()
-                (self._folder / "decision.new").rename(self._folder / "decision")
+                with explained("write", self._folder / "decision"):
+                    (self._folder / "decision.new").rename(self._folder / "decision")
         except FileNotFoundError:
             raise CommitFailedError(str(self._fenced())) from None
         except OSError as error:
             raise CommitFailedError(
-                f"the commit could not be recorded: {error.strerror}. The transaction is rolled "
+                f"the commit could not be recorded: {error}. The transaction is rolled "
                 "back; mend the disk and run it again"
             ) from error
         try:
@@ -168,13 +178,14 @@ class FileLedger(ProducerLedger):
             sync_folder(self._retired)
         except OSError as error:
             raise CommitStateUnknownError(
-                f"the commit was recorded, but the disk would not confirm it: {error.strerror}. "
+                f"the commit was recorded, but the disk would not confirm it: {error}. "
                 "Mend the disk, call recover(), and see whether the documents are there"
             ) from error
 
     @contextlib.contextmanager
     def _deciding(self, folder: Path) -> Iterator[None]:
-        descriptor = os.open(folder / "touched", os.O_RDWR)
+        with explained("lock", folder / "touched"):
+            descriptor = os.open(folder / "touched", os.O_RDWR)
         try:
             with locked(descriptor):
                 yield
@@ -194,20 +205,21 @@ class FileLedger(ProducerLedger):
         if self._is_parents:
             return
         folder = self._place()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), explained("write", folder / "completed"):
             (folder / "decision").rename(folder / "completed")
 
     def clear(self) -> None:
         if self._is_parents:
             return
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(self._place() / "touched", 0)
+        path = self._place() / "touched"
+        with contextlib.suppress(FileNotFoundError), explained("empty", path):
+            os.truncate(path, 0)
 
     def retire(self) -> None:
         """Idempotent, also when somebody else does the same just now."""
         if self._is_parents:
             return
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), explained("retire", self._folder):
             self._folder.rename(self._retired)
             # The new place first: a power cut in between must not find it in neither.
             sync_folder(self._root / "retired")

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from penstock.disk import make_folder, sync_folder
+from penstock.disk import explained, make_folder, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.ids import Producer
 from penstock.journal.cut import take_cut
@@ -199,7 +199,11 @@ class _Copying:
         return end
 
     def _append(self, source: Path, target: Path, begin: int, end: int) -> None:
-        with source.open("rb") as reading, _open_for_append(target, begin) as writing:
+        with (
+            explained("copy into", target),
+            source.open("rb") as reading,
+            _open_for_append(target, begin) as writing,
+        ):
             for at in range(begin, end, _COPY_STEP_BYTES):
                 data = os.pread(reading.fileno(), min(_COPY_STEP_BYTES, end - at), at)
                 writing.write(data)
@@ -249,7 +253,8 @@ def _check_backup_folder(store: FileStore, backup: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(backup: Path) -> Iterator[None]:
-    descriptor = os.open(backup / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    with explained("lock", backup / _LOCK):
+        descriptor = os.open(backup / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not try_lock(descriptor):
             raise ConfigurationError(f"another backup into {backup} is running; let it finish")

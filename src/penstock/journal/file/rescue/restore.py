@@ -18,7 +18,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.disk import make_folder, sync_folder
+from penstock.disk import explained, make_folder, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.ids import CLOCK_NONE, Producer
 from penstock.journal.cut import JournalCut
@@ -84,7 +84,8 @@ def restore(
             moved(done, len(point.journals))
         rolled_back = _close_spans(store, point)
     copy_files(records_folder(backup, point.number), unfinished)
-    unfinished.rename(target)
+    with explained("make", target):
+        unfinished.rename(target)
     sync_folder(target.parent)
     return Restored(point, len(hidden), rolled_back)
 
@@ -96,8 +97,9 @@ def _restore_journal(store: FileStore, backup: Path, kept: KeptJournal) -> set[A
     hidden = set()
     for segment in _segments(backup, kept):
         path = segment_path(folder, segment.first)
-        shutil.copyfile(segment.path, path)
-        with path.open("r+b") as file:
+        with explained("copy into", path), path.open("w+b") as file:
+            with segment.path.open("rb") as copy:
+                shutil.copyfileobj(copy, file)
             file.truncate(segment.end.bytes)
             for position, header, ack in segment.frames():
                 if ack is not None and _is_hidden(ack, kept):
