@@ -329,6 +329,35 @@ def test_a_journal_that_was_gone_is_read_on_or_anew(tmp_path: Path, what: str, h
         world.stop()
 
 
+@pytest.mark.slow
+def test_an_open_span_of_a_deleted_journal_is_let_go(tmp_path: Path) -> None:
+    world = World(tmp_path, 6, (Binding("orders"),))
+    name = "orders/region=a/000"
+
+    def disk_bytes() -> int:
+        return sum(path.stat().st_size for path in (tmp_path / "shuffle").glob("member-*/*"))
+
+    with world.store.producer() as hanging, world.store.producer() as producer:
+        world.start()
+        hanging.transaction().append("orders", world.rows(20_000, region="a", text="x" * 100))
+        world.store.sync(name, world.store.probe(name).write_head + 1)
+        world.append(producer, 5, region="b")
+        world.settle()
+        world.wait_rows(lambda rows: rows >= 20_005)
+        held = disk_bytes()
+        assert held > 2_000_000
+        shutil.rmtree(tmp_path / "journals" / "journals" / "orders" / "region=a+000")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while disk_bytes() > held / 4:
+            assert time.monotonic() < deadline, f"{disk_bytes():,} of {held:,} bytes are held"
+            world.append(producer, 5, region="b")
+            world.settle()
+            assert world.position is not None
+            world.shuffle.session.consumed(world.position.number)
+        world.check()
+        world.stop()
+
+
 def test_with_nothing_to_fetch_the_newest_epoch_can_still_be_read(tmp_path: Path) -> None:
     """The queues are lost, and the consumer has all that was in them."""
     world = World(tmp_path, 7)

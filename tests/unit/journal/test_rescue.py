@@ -244,7 +244,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
 def _keep_moving(folder: Path, first: int, done: Any) -> None:
     with open_store(folder, create=False, segment_bytes_max=SEGMENT_BYTES) as store:
         producer = store.producer()
-        for number in range(first, first + 1_000_000):
+        for number in range(first, first + 20_000):
             move(producer, number)
             done.value = number
 
