@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 from dataclasses import asdict
@@ -216,8 +215,11 @@ def inspect_head(path: Path, limit: int | None) -> Report:
         segments = list_segments(path.parent)
         # Behind the listing: retention moves it first, and then removes segments.
         _read_head(report, kept=head.kept)
-        with contextlib.suppress(DamagedHeadError):
+        try:
             report.facts["trust"] = head.all().trust.name.lower()
+        except DamagedHeadError as damage:
+            if not report.damages:  # else it was one of those
+                report.damaged(str(damage))
     report.add({"segment": one, "file": segment_path(path.parent, one).name} for one in segments)
     if report.damages:
         report.notes.append("the journal rebuilds its head from its segments when it is opened")

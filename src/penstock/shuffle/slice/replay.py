@@ -70,6 +70,15 @@ class SpanReplay:
         read.gapped.discard(trigger.producer)
         return cls(read, trigger.producer, state.offset, trigger.offset, trigger.key)
 
+    def give_up(self) -> None:
+        """Its journal is gone. What was sent is let go with the read's other spans; if the journal
+        is back, all of it is read again."""
+        state = self.read.states[self.producer]
+        if not state.max_continue:
+            gapped = ProducerState(state.last_commit, state.last_commit, state.offset)
+            self.read.states[self.producer] = gapped
+            self.read.gapped.add(self.producer)
+
     @property
     def is_done(self) -> bool:
         return not self.buffer and self.reached >= self.end

@@ -261,8 +261,9 @@ class SliceState:
         self._ending[read.place] = None
         effects: list[SliceEffect] = []
         if self._replay is not None and self._replay.read is read:
-            saved, self._replay = SavedReplay.of(self._replay), None
-            self._saved_replays[saved.journal, saved.binding] = saved
+            self._replay.give_up()
+            self._replay = None
+            self._drop_buffered(read)
             effects = self._resume_replay()
         if (read.known_as, read.binding.place) in self._saved_replays:
             self._drop_buffered(read)

@@ -450,19 +450,30 @@ def test_a_commit_within_the_span_is_an_error() -> None:
         state.round(NOW, PLENTY)
 
 
-def test_a_replay_waits_until_its_journal_is_back() -> None:
+@pytest.mark.parametrize("rows_sent", [0, 1])
+def test_a_replay_is_begun_anew_when_its_journal_is_back(rows_sent: int) -> None:
     state = resumed()
     state.round(NOW, PLENTY)
-    state.handle(ReplayFetched(7, (batch_of("j", SPAN, 0, 1),), 1))
-    state.round(NOW, PLENTY)
-    assert state.handle(Vanished(7)) == [TellEnded(7)]
+    if rows_sent:
+        state.handle(ReplayFetched(7, (batch_of("j", SPAN, 0, 1),), 1))
+        state.round(NOW, PLENTY)
+    effects = state.handle(Vanished(7))
     assert state.handle(ReplayFetched(7, (batch_of("j", SPAN, 1, 3),), 3)) == [], "too late"
     assert state.handle(Fetched(7, (batch_of("j", SPAN, 3, 4),), 4)) == []
     assert state.handle(Vanished(7)) == []
-    assert of(state.round(NOW, PLENTY), SendParcel) == [], "nor what was buffered behind it"
-    assert state.snapshot().replays == (SavedReplay("j", 0, ONE, 1, 3, 13),)
-    effects = state.handle(ReadStarted(8, 0, "j"))
-    assert effects == [Probe(8, "j", 3), Replay(8, "j", 1, 3)]
+    effects += state.round(NOW, PLENTY)
+    assert of(effects, SendParcel) == [], "nor what was buffered behind it"
+    assert len(of(effects, SendRollbacks)) == rows_sent, "what was sent is forgotten"
+    (flush,) = of(effects, SendFlush) or [None]
+    if flush is not None:
+        state.handle(ProgressAsked())
+        effects += state.handle(Flushed(1, flush.cycle, 5))
+    assert of(effects, TellEnded) == [TellEnded(7)]
+    assert state.snapshot().replays == ()
+    assert state.handle(ReadStarted(8, 0, "j")) == [Probe(8, "j", 3)]
+    state.handle(Probed(8, 0, 4))
+    state.handle(Fetched(8, (batch_of("j", SPAN, 3, 4),), 4))
+    assert of(state.round(NOW, PLENTY), Replay) == [Replay(8, "j", 0, 3)]
 
 
 def test_a_journal_that_is_back_is_read_on() -> None:
