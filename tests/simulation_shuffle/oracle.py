@@ -238,8 +238,10 @@ class Oracle:
             for document in documents:
                 if self._owners[document.key] != member:
                     raise Violation(f"member {member} has a document of another: {document}")
-                # A span that was read again after a disk was lost comes later than it would have.
-                who = 0 if is_whole_order else document.producer
+                # A span that was read again, after a disk was lost or when its journal was back,
+                # comes later than it would have.
+                was_away = self._journals.all[document.journal].was_away
+                who = 0 if is_whole_order and not was_away else document.producer
                 # What came from another member is behind what was there.
                 key = document.key if was_moved else 0
                 stream = (document.journal, document.binding, who, key)

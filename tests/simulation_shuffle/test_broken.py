@@ -59,7 +59,7 @@ class Deaf(SessionState):
 
 
 def test_a_run_that_stands_still_says_so_and_what_waits() -> None:
-    result = run(1, parts=Parts(session_state=Deaf))
+    result = run(2, parts=Parts(session_state=Deaf))
     assert result.violation is not None
     assert result.violation.startswith("nothing moves any more since ")
     assert "delivered are 0 documents" in result.violation
