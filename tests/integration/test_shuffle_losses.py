@@ -109,7 +109,7 @@ def _replace(world: World) -> None:
     [
         (_drop, "rows 50 to 59 were dropped"),
         (_delete, "the journal is not there any more"),
-        (_replace, "it ends at offset 50; it is not the journal that it was"),
+        (_replace, "the journal was deleted, and another one was made under its name"),
     ],
 )
 def test_a_recovery_of_what_is_gone_fails_at_once_and_says_what(

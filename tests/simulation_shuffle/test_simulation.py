@@ -39,7 +39,7 @@ OFTEN: Final = {
     "restarts of producers": 0.3,
     "rollbacks": 1.0,
     "room needed": 0.5,
-    "rows dropped": 0.1,
+    "rows dropped": 0.08,
     "rows dropped whoever needs them": 1.0,
     "segments dropped": 0.2,
     "spans left open": 0.03,
