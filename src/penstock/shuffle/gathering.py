@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from penstock.journal.names import name_of
 from penstock.shuffle.session.view import SILENT_SECONDS
 from penstock.shuffle.status import seconds_of
 from penstock.watch.causes import DiskOverdrawn, OpenTransaction
@@ -367,10 +368,10 @@ def _transactions(view: SessionView) -> _Open:
     if not view.is_recovery:
         for each in view.awaited:
             transaction = of(str(each.commit.producer), each.cohort, each.since)
-            transaction.awaited[each.commit.journal] = None
+            transaction.awaited[name_of(each.commit.journal)] = None
             if each.hinted_by is not None:
-                transaction.hinted_by = each.hinted_by
-                transaction.touched[each.hinted_by] = None
+                transaction.hinted_by = name_of(each.hinted_by)
+                transaction.touched[transaction.hinted_by] = None
     others = sum(each.span_count - len(each.spans) for each in view.details.values())
     return _Open(list(found.values()), others)
 

@@ -19,6 +19,7 @@ from penstock.epoch.decisions import DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
 from penstock.errors import LocalProtocolError, PeerUnavailableError, PenstockError
 from penstock.frontier import Frontier
+from penstock.journal.names import name_of
 from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
@@ -417,12 +418,12 @@ class Session:
                 cause = AwaitedCommit(
                     cohort,
                     str(first.producer),
-                    first.journal,
-                    by,
+                    name_of(first.journal),
+                    by and name_of(by),
                     seconds_of(first.hinted_commit),
                 )
                 text = f"{cause.text(now - since[cohort])} {cause.advice}"
-                self._log.warning("%s", text, extra={"journal": first.journal})
+                self._log.warning("%s", text, extra={"journal": name_of(first.journal)})
 
     def _look_for_gone(self) -> None:
         """A journal that nobody reads may be waited for, and deleted; or be there again."""
