@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
-from penstock.journal.names import known_as
+from penstock.journal.names import known_as, name_of
 from penstock.routing import vnodes_of
 from penstock.shuffle.parcels import OFFSET, READ
 
@@ -192,4 +192,4 @@ def _named(kind: str, key: ReadKey, offsets: Offsets) -> Iterator[Difference]:
     if len(offsets):
         binding, journal = key
         shown = tuple(offsets[:OFFSETS_SHOWN].tolist())
-        yield Difference(kind, binding, journal, len(offsets), shown)
+        yield Difference(kind, binding, name_of(journal), len(offsets), shown)

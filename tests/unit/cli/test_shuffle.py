@@ -492,7 +492,9 @@ class _Batch:
         self.batch = pa.record_batch({"_read": [7] * len(offsets), "_offset": offsets})
 
 
-def _compared(store: OpenStore, rows: list[tuple[int, str, int]]) -> dict[str, int]:
+def _compared(
+    store: OpenStore, rows: list[tuple[int, str, int]], unchecked: int = 0
+) -> dict[str, int]:
     """By kind of difference, how many documents."""
     plan = make_plan(Feed("shuffle", (Binding("orders"),)), store)
     delivered = Delivered()
@@ -501,6 +503,7 @@ def _compared(store: OpenStore, rows: list[tuple[int, str, int]]) -> dict[str, i
     frontier = store.frontier("orders")
     found = verify(store, plan, assign([1, 2]), delivered, start=Frontier.of(), end=frontier)
     assert found.is_equal == (not found.differences)
+    assert found.unchecked == unchecked
     return {each.kind: each.documents for each in found.differences}
 
 
@@ -521,7 +524,8 @@ def test_differences_are_found_and_named(store: OpenStore) -> None:
     member, journal, offset = shuffled[0]
     assert _compared(store, [(3 - member, journal, offset), *shuffled[1:]]) == {"misplaced": 1}
     assert _compared(store, [*shuffled, (1, journal, 10**6)]) == {"unexpected": 1}
-    assert _compared(store, [*shuffled, (1, "orders/other/000", 0)]) == {"unexpected": 1}
+    gone = (1, "orders/region=gone/000", 0)
+    assert _compared(store, [*shuffled, gone], unchecked=1) == {}, "it was deleted since"
     wrong = [*shuffled[1:], (member, journal, 10**6)]
     assert _compared(store, wrong) == {"missing": 1, "unexpected": 1}
 
