@@ -126,7 +126,7 @@ def waits(*causes: Cause, seconds: float = 30.0) -> tuple[Any, ...]:
 
 def test_every_kind_has_an_example_and_its_name() -> None:
     assert {cause.kind for cause in EXAMPLES} == set(KINDS)
-    assert len(KINDS) == 20
+    assert len(KINDS) == 21
 
 
 @pytest.mark.parametrize("cause", EXAMPLES, ids=lambda cause: cause.kind)
