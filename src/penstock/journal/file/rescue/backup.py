@@ -16,7 +16,7 @@ import contextlib
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from penstock.disk import explained, make_folder, sync_folder
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from penstock.journal.cut import JournalCut
     from penstock.journal.file.store import FileStore
+    from penstock.journal.store import Journal
 
     Moved = Callable[[int, int], None]
     """Told of progress: bytes done, and bytes in all."""
@@ -112,13 +113,9 @@ class _Copying:
                 "queries decide batches faster than a backup can look; stop them for its start, "
                 "or run it again"
             )
-        journals = {
-            journal.name: journal
-            for name in store.collections()
-            for journal in store.journals(name)
-        }
+        identities = {journal.name: journal.identity for journal in self._journals()}
         self._total_bytes = sum(self._lacking_bytes(cut) for cut in cuts)
-        kept = tuple(self._copy(cut, journals[cut.journal].identity) for cut in cuts)  # 4
+        kept = tuple(self._copy(cut, identities[cut.journal]) for cut in cuts)  # 4
         point = Point(self._number, time.time(), store.url, store.durability, collections, kept)
         write_point(self._backup, point)  # 5
         return BackedUp(point, self._copied_bytes)
@@ -132,18 +129,15 @@ class _Copying:
     def _cut(self) -> list[JournalCut]:
         """A cut of all journals; if one can be had in which nothing is hidden, such a one."""
         for _ in range(CUTS_MAX):
-            cuts = take_cut(self._store, self._names)
+            cuts = take_cut(self._store, lambda: [one.name for one in self._journals()])
             if not any(cut.limits for cut in cuts):
                 break
             time.sleep(CUT_PAUSE_SECONDS)
         return cuts
 
-    def _names(self) -> list[str]:
-        return [
-            journal.name
-            for collection in self._store.collections()
-            for journal in self._store.journals(collection)
-        ]
+    def _journals(self) -> list[Journal]:
+        store = self._store
+        return [each for name in store.collections() for each in store.journals(name)]
 
     def _copy(self, cut: JournalCut, identity: str) -> KeptJournal:
         probe = self._store.probe(cut.journal)
@@ -161,14 +155,7 @@ class _Copying:
         if end is None:
             raise _OvertakenError(f"{cut.journal}: its segments were dropped while it was copied")
         sync_folder(folder)
-        return KeptJournal(
-            cut.journal,
-            identity,
-            cut.begin,
-            probe.suspended and end.offset == cut.begin,
-            end,
-            hidden,
-        )
+        return replace(kept, end=end, suspended=probe.suspended and end.offset == cut.begin)
 
     def _copy_segment(
         self, cut: JournalCut, first: int, had: Position | None, folder: Path
