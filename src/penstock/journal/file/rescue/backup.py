@@ -115,7 +115,7 @@ class _Copying:
             )
         identities = {journal.name: journal.identity for journal in self._journals()}
         self._total_bytes = sum(self._lacking_bytes(cut) for cut in cuts)
-        kept = tuple(self._copy(cut, identities[cut.journal]) for cut in cuts)  # 4
+        kept = tuple(self._copy(cut, identities.get(cut.journal)) for cut in cuts)  # 4
         point = Point(self._number, time.time(), store.url, store.durability, collections, kept)
         write_point(self._backup, point)  # 5
         return BackedUp(point, self._copied_bytes)
@@ -139,7 +139,11 @@ class _Copying:
         store = self._store
         return [each for name in store.collections() for each in store.journals(name)]
 
-    def _copy(self, cut: JournalCut, identity: str) -> KeptJournal:
+    def _copy(self, cut: JournalCut, identity: str | None) -> KeptJournal:
+        if identity is None:
+            raise UnknownJournalError(
+                cut.journal
+            )  # deleted since: the next try knows nothing of it
         probe = self._store.probe(cut.journal)
         hidden = {Producer.from_int64(one): limit + 1 for one, limit in cut.limits.items()}
         kept = KeptJournal(
