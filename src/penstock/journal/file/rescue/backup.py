@@ -141,9 +141,7 @@ class _Copying:
 
     def _copy(self, cut: JournalCut, identity: str | None) -> KeptJournal:
         if identity is None:
-            raise UnknownJournalError(
-                cut.journal
-            )  # deleted since: the next try knows nothing of it
+            raise UnknownJournalError(cut.journal)  # deleted since: try again without
         probe = self._store.probe(cut.journal)
         hidden = {Producer.from_int64(one): limit + 1 for one, limit in cut.limits.items()}
         kept = KeptJournal(
