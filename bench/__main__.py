@@ -21,9 +21,11 @@ _NOT_BENCHMARKS = frozenset(
     {
         "__main__",
         "barrier_members",
+        "kafka_data",
         "report",
         "shuffle_data",
         "shuffle_peers",
+        "spark_runs",
         "spark_sources",
         "transport_servers",
     }

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from bench.report import Line, compare
+from penstock.ddl import schema_from_ddl
 from penstock.journal import Collection, OpenStore, open_store
-from penstock.journal.ddl import schema_from_ddl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

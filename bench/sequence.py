@@ -25,7 +25,11 @@ BEGIN: Final = clock_from_unix(1_750_000_000)
 TRANSACTION_DOCUMENTS: Final = 100
 
 Columns = tuple[
-    "NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.uint64]", "NDArray[np.uint16]"
+    "NDArray[np.int64]",
+    "NDArray[np.int64]",
+    "NDArray[np.int64]",
+    "NDArray[np.uint64]",
+    "NDArray[np.uint16]",
 ]
 
 
@@ -38,6 +42,7 @@ def columns(transaction_documents: int) -> Columns:
         flags[:] = np.where(turn % (transaction_documents + 1) == transaction_documents, 2, 1)
     return (
         row.astype(np.int64),
+        row.astype(np.int64) + 1,
         np.array(PRODUCERS, np.int64)[row % len(PRODUCERS)],
         (BEGIN + CLOCK_TICK * (1 + row)).astype(np.uint64),
         flags,
@@ -57,6 +62,7 @@ def run() -> Iterator[Line]:
 
 def bare_numpy(
     _offsets: NDArray[np.int64],
+    _ends: NDArray[np.int64],
     producers: NDArray[np.int64],
     clocks: NDArray[np.uint64],
     _flags: NDArray[np.uint16],

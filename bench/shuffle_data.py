@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.ddl import schema_from_ddl
 from penstock.journal import Collection, open_store
-from penstock.journal.ddl import schema_from_ddl
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,7 +27,6 @@ import compileall
 import contextlib
 import functools
 import itertools
-import os
 import statistics
 import tempfile
 import threading
@@ -40,6 +39,7 @@ import penstock
 from bench import shuffle_peers as peers
 from bench.report import Line
 from bench.shuffle_data import COLLECTION, make_store, write_documents
+from bench.spark_runs import RUN_SECONDS_MAX, Watch, finish, to_nowhere
 from bench.spark_sources import SCHEMA as COLUMNS
 from bench.spark_sources import Prebuilt, Ticking
 from penstock.shuffle.embedded import EmbeddedShuffle
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from penstock.journal import OpenStore
 
 CORES: Final = 2
-RUN_SECONDS_MAX: Final = 900.0
 WARM_ROUNDS: Final = 2
 """Java compiles what runs often; it is not done after one."""
 
@@ -138,7 +137,7 @@ class _Run:
 
     def _ours(self) -> tuple[float, float]:
         """From nothing: members start, read, sort, keep, and Spark takes all of it."""
-        watch = _Watch()
+        watch = Watch()
         query = self._drain(self._stream())
         rates = watch.rates(self._sizes.documents)
         rows = sum(progress["numInputRows"] for progress in query.recentProgress)
@@ -169,8 +168,8 @@ class _Run:
         frame = reader.option("maxFilesPerTrigger", peers.FILES_PER_TRIGGER).parquet(str(documents))
         if dedup:
             frame = frame.dropDuplicates(["id"])
-        watch = _Watch()
-        _finish(
+        watch = Watch()
+        finish(
             frame.writeStream.foreachBatch(sort)
             .option("checkpointLocation", str(place))
             .trigger(availableNow=True)
@@ -180,8 +179,8 @@ class _Run:
 
     def _prebuilt(self) -> float:
         frame = self._spark.readStream.format("prebuilt").option("rows", self._sizes.filled)
-        query = _to_nowhere(frame.load(), self._place(), {"availableNow": True})
-        _finish(query)
+        query = to_nowhere(frame.load(), self._place(), {"availableNow": True})
+        finish(query)
         return _rows_per_second(query)
 
     # Small batches
@@ -202,7 +201,7 @@ class _Run:
 
         write_documents(store, 10)
         writer = threading.Thread(target=trickle, daemon=True)
-        query = _to_nowhere(self._stream(store=store.url), self._place())
+        query = to_nowhere(self._stream(store=store.url), self._place())
         writer.start()
         try:
             return _median_batch(query, self._sizes.small_batches)
@@ -212,7 +211,7 @@ class _Run:
             query.stop()
 
     def _ticks(self) -> float:
-        query = _to_nowhere(self._spark.readStream.format("ticking").load(), self._place())
+        query = to_nowhere(self._spark.readStream.format("ticking").load(), self._place())
         try:
             return _median_batch(query, self._sizes.small_batches)
         finally:
@@ -252,42 +251,12 @@ class _Run:
             running.stop()
 
     def _drain(self, frame: DataFrame) -> StreamingQuery:
-        query = _to_nowhere(frame, self._place(), {"availableNow": True})
-        _finish(query)
+        query = to_nowhere(frame, self._place(), {"availableNow": True})
+        finish(query)
         return query
 
     def _place(self) -> Path:
         return self._folder / f"checkpoint-{next(self._numbers)}"
-
-
-class _Watch:
-    """The time, and the processor time of this process and all below it, since it was made."""
-
-    def __init__(self) -> None:
-        self._spent = _processor_seconds()
-        self._begin = time.monotonic()
-
-    def rates(self, documents: int) -> tuple[float, float]:
-        """Documents per second, and per second of a processor."""
-        seconds = time.monotonic() - self._begin
-        return documents / seconds, documents / (_processor_seconds() - self._spent)
-
-
-def _processor_seconds() -> float:
-    """Of those that have ended, too, once whoever started them has taken note."""
-    children: dict[int, list[tuple[int, int]]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended just now
-            fields = path.read_text().rpartition(")")[2].split()
-            found = int(path.parent.name), sum(map(int, fields[11:15]))
-            children.setdefault(int(fields[1]), []).append(found)
-    own = sum(os.times()[:4])
-    ticks, below = 0, list(children.get(os.getpid(), []))
-    while below:
-        process, spent = below.pop()
-        ticks += spent
-        below += children.get(process, [])
-    return own + ticks / os.sysconf("SC_CLK_TCK")
 
 
 class _FilledQueue:
@@ -301,7 +270,7 @@ class _FilledQueue:
         feeds = folder / "feeds"
         self._stream = functools.partial(stream, store=store.url, folder=str(feeds))
         write_documents(store, 10)
-        _finish(_to_nowhere(self._stream(), self._checkpoint, {"availableNow": True}))
+        finish(to_nowhere(self._stream(), self._checkpoint, {"availableNow": True}))
         write_documents(store, documents, first=10)
         (feed,) = feeds.iterdir()
         _fill(store, feed)
@@ -311,8 +280,8 @@ class _FilledQueue:
         commits = self._checkpoint / "commits"
         for path in (commits / "1", commits / ".1.crc"):
             path.unlink(missing_ok=True)
-        query = _to_nowhere(self._stream(schema), self._checkpoint, {"availableNow": True})
-        _finish(query)
+        query = to_nowhere(self._stream(schema), self._checkpoint, {"availableNow": True})
+        finish(query)
         (batch,) = [one for one in query.recentProgress if one["numInputRows"]]
         if batch["numInputRows"] != self._documents:
             raise RuntimeError(f"{batch['numInputRows']} rows came of {self._documents}")
@@ -328,19 +297,6 @@ def _fill(store: OpenStore, folder: Path) -> None:
     while not outlet.has_reached(newest):
         newest = outlet.wait_epoch(newest.number, 1.0) or newest
     outlet.close()
-
-
-def _to_nowhere(
-    frame: DataFrame, checkpoint: Path, trigger: dict[str, Any] | None = None
-) -> StreamingQuery:
-    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-    return writer.trigger(**trigger).start() if trigger else writer.start()
-
-
-def _finish(query: StreamingQuery) -> None:
-    if not query.awaitTermination(int(RUN_SECONDS_MAX)):
-        query.stop()
-        raise RuntimeError(f"a query is not done after {RUN_SECONDS_MAX:g} s")
 
 
 def _rows_per_second(query: StreamingQuery) -> float:

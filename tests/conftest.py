@@ -32,6 +32,7 @@ LONGEST: Final = (
     "tests/integration/test_spark_source_steps.py",
     "tests/integration/test_spark_pipelines.py",
     "tests/integration/test_cli_run.py",
+    "tests/kafka/",
     "tests/integration/test_spark_",
     "tests/integration/test_demo.py",
     "tests/integration/test_examples.py",

@@ -13,6 +13,7 @@ JOURNAL: Final = "_journal"
 OFFSET: Final = "_offset"
 PRODUCER: Final = "_producer"
 CLOCK: Final = "_clock"
+TIME: Final = "_time"
 FLAGS: Final = "_flags"
 HINTS: Final = "_hints"
 KIND: Final = "_kind"
@@ -35,6 +36,7 @@ RESERVED_COLUMNS: Final = (
     OFFSET,
     PRODUCER,
     CLOCK,
+    TIME,
     FLAGS,
     HINTS,
     KIND,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -106,14 +107,41 @@ def sync_file(descriptor: int) -> None:
         os.fsync(descriptor)
 
 
+_failed_folders: Final[set[tuple[int, int]]] = set()
+"""By device and inode, folders whose last sync in this process failed."""
+
+
 def sync_folder(folder: Path) -> None:
-    """Makes names that were created, renamed or removed in the folder durable."""
+    """Makes names that were created, renamed or removed in the folder durable.
+
+    A kernel tells once that a sync failed, and may take what it could not write for written: the
+    next sync would succeed and mean nothing. So the folder is changed before it: its names are
+    written again. That holds for the block of the folder in which a new name finds room, which in a
+    folder of few names is the only one.
+    """
     with explained("sync the folder", folder):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            known = os.fstat(descriptor)
+            key = (known.st_dev, known.st_ino)
+            if key in _failed_folders:
+                _change(descriptor)
+            try:
+                os.fsync(descriptor)
+            except OSError:
+                _failed_folders.add(key)
+                raise
+            _failed_folders.discard(key)
         finally:
             os.close(descriptor)
+
+
+def _change(folder_descriptor: int) -> None:
+    """Makes a name in a folder, and removes it: who lists folders passes over such names."""
+    name = f".again-{os.getpid()}-{threading.get_ident()}"
+    flags = os.O_WRONLY | os.O_CREAT
+    os.close(os.open(name, flags, 0o644, dir_fd=folder_descriptor))
+    os.unlink(name, dir_fd=folder_descriptor)
 
 
 def make_folder(folder: Path) -> None:

@@ -53,6 +53,17 @@ def test_control_frames_pass_where_data_waits(fabric: Fabric) -> None:
     late.result()
 
 
+def test_who_waits_for_an_answer_can_be_interrupted(fabric: Fabric) -> None:
+    receiver, sender = fabric.receiver(), fabric.sender()
+    sender.send(RECEIVING, Flush(1), WAIT_SECONDS_MAX)
+    take(receiver)
+    waiting = Background(sender.receive_flushed, "waiting for an answer, without a limit")
+    sender.interrupt()
+    assert waiting.result() is None
+    receiver.reply(sender.origin, Flushed(1, 9))
+    assert sender.receive_flushed(WAIT_SECONDS_MAX) == (RECEIVING, Flushed(1, 9))
+
+
 def test_a_close_passes_where_data_waits(fabric: Fabric) -> None:
     receiver, sender = fabric.small_receiver(), fabric.sender()
     count = fill(sender)

@@ -149,6 +149,19 @@ HARMFUL: dict[str, Callable[[], bytearray]] = {
 }
 
 
+WHY = {
+    "compressed by zstd": "it is compressed",
+    "compressed by lz4": "it is compressed",
+    "a compressed dictionary": "it is compressed",
+    "a dictionary in pieces": "it adds to a dictionary",
+    "rows without bytes": "rows; a frame has at most",
+    "values without bytes": "values; a frame has room for",
+    "columns that share their buffer": "its buffers have",
+}
+"""What the metadata tells, before Arrow allocates anything. Arrow itself finds fault with some of
+these too, later."""
+
+
 @pytest.mark.parametrize("what", HARMFUL)
 @pytest.mark.parametrize("later", [False, True], ids=["first", "later"])
 def test_a_harmful_batch_is_refused_and_harms_nobody(
@@ -170,6 +183,7 @@ def test_a_harmful_batch_is_refused_and_harms_nobody(
     close = peer.hear_close()
     assert close.fault
     assert "not a record batch of this stage" in close.reason
+    assert WHY.get(what, "") in close.reason
     assert [each.frame for each in take(receiver)] == [close]
     assert pa.total_allocated_bytes() - before < 2**22
     bystander.check()

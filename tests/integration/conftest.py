@@ -1,4 +1,5 @@
-"""One Spark for the whole test process: it takes seconds to start, and more to warm up."""
+"""What the tests of whole products share: one Spark for the test process, which takes seconds to
+start and more to warm up; and listings that do not let them wait."""
 
 from __future__ import annotations
 
@@ -6,12 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.shuffle.slice import listing
 from penstock.spark import local_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def _frequent_listings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where members are in this process. Tests make journals while a shuffle runs, and wait until
+    they are found."""
+    monkeypatch.setattr(listing, "LISTING_SECONDS", 0.1)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Sixteen processes append to the same eight journals, readers look on, and every second one of
 the sixteen is killed: nothing is lost, nothing comes twice, no transaction is torn.
 
-`PENSTOCK_CHAOS_SECONDS` sets how long (60 by default).
+`PENSTOCK_CHAOS_SECONDS` sets how long (30 by default).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("PENSTOCK_CHAOS_SECONDS", "60"))
+SECONDS = float(os.environ.get("PENSTOCK_CHAOS_SECONDS", "30"))
 WRITERS, READERS, PARTITIONS = 16, 2, 4
 READER_LOOKS_MIN = 3
 COLLECTIONS = ("debits", "credits")

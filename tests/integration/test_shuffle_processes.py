@@ -158,6 +158,39 @@ def test_members_speak_tls_and_everything_comes_once(store: OpenStore, tmp_path:
     assert not any(_is_running(pid) for pid in pids.values())
 
 
+def test_an_open_span_of_a_journal_that_went_while_all_was_down_is_let_go(
+    store: OpenStore, tmp_path: Path
+) -> None:
+    place = tmp_path / "shuffle"
+    rows = [{"id": number, "region": "gone"} for number in range(60_000)]
+
+    def disk_bytes() -> int:
+        return sum(path.stat().st_size for path in place.glob("member-*/*"))
+
+    with store.producer() as hanging, store.producer() as producer:
+        hanging.transaction().append("orders", rows)
+        name = "orders/region=gone/000"
+        store.sync(name, store.probe(name).write_head + 1)
+        with _shuffle(store, place) as shuffle:
+            eventually(
+                lambda: sum(queue.rows for queue in shuffle.session.queues.values()) >= len(rows),
+                "the span in the queues",
+            )
+            producer.append("orders", [{"id": -1, "region": "there"}])
+            assert shuffle.session.wait_caught_up(60.0)
+        held = disk_bytes()
+        assert held > 1_000_000
+        shutil.rmtree(tmp_path / "store" / "journals" / "orders" / "region=gone+000")
+        # Above their budget, queues free their room as soon as they can.
+        with _shuffle(store, place, settings=Settings(disk_budget_bytes=200_000)) as shuffle:
+
+            def is_freed() -> bool:
+                shuffle.session.consumed(shuffle.session.newest.number)
+                return disk_bytes() < held / 4
+
+            eventually(is_freed, "room on the disks", 60.0)
+
+
 @pytest.mark.parametrize("meeting", ["gossip", "server"])
 def test_a_killed_member_is_named_and_all_go_on(
     store: OpenStore, tmp_path: Path, meeting: str, request: pytest.FixtureRequest

@@ -117,14 +117,16 @@ def by_rule(store: ps.OpenStore, journal: str) -> list[Document]:
     spans: dict[int, list[tuple[Any, ...]]] = {}
     states: dict[int, Any] = {}
     for batch in store.read(journal, 0):
-        result = sequence_rows(batch.offsets, batch.producers, batch.clocks, batch.flags, states)
+        result = sequence_rows(
+            batch.offsets, batch.ends, batch.producers, batch.clocks, batch.flags, states
+        )
         assert result.fault is None
         states = result.states
         ids: list[Any] = batch.documents.column("id").to_pylist()
         for row, outcome in enumerate(result.outcomes.tolist()):
             producer, clock = int(batch.producers[row]), int(batch.clocks[row])
             name = str(Producer.from_int64(producer))
-            place = (journal, batch.first_offset + row, name, clock)
+            place = (journal, int(batch.offsets[row]), name, clock)
             if outcome == Outcome.OUTSIDE_COMMIT:
                 found.append((*place, clock, ids[row]))
             elif outcome in (Outcome.CONTINUE_BEGIN, Outcome.CONTINUE_EXTEND):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.checkpoint import AlignmentEffect, AlignmentEvent
     from penstock.sequence import Sequenced
     from penstock.shuffle.session.instances import Instances
+    from penstock.shuffle.session.state import SessionEffect
     from penstock.shuffle.slice.events import SliceEffect, SliceEvent
     from penstock.shuffle.slice.reads import Forgotten, Read
 
@@ -89,6 +90,13 @@ class TakesNothingOver(SliceState):
         return super().handle(event, now)
 
 
+class LeavesSpansOpen(SessionState):
+    """A journal that no listing has is not read, whatever is open in it."""
+
+    def _close_spans(self, *_: object) -> list[SessionEffect]:
+        return []
+
+
 class WaitsForWhatIsGone(SessionState):
     def _is_lost(self, *_: object) -> bool:
         return False
@@ -132,6 +140,7 @@ BROKEN: Final = {
         patches={"penstock.shuffle.slice.reads.Read.forgotten": _forgets_nothing}
     ),
     "takes nothing over": Parts(slice_state=TakesNothingOver),
+    "leaves spans open": Parts(session_state=LeavesSpansOpen),
     "waits for what is gone": Parts(session_state=WaitsForWhatIsGone),
     "begins anew what is back": Parts(slice_state=BeginsAnewWhatIsBack),
     "takes another for the first": Parts(

@@ -145,6 +145,7 @@ class Cluster:
             self.world.tell("world", f"lost are the disks of {list(chosen)}")
             for member in chosen:
                 self.disks[member].lose()
+        self.losses.everything_is_down()
         self.world.post(choose("restarts", _RESTARTS), self._start_again)
 
     def _start_again(self) -> None:
@@ -323,6 +324,7 @@ class Cluster:
             tell=lambda event: line.send(lambda: self._hear(event)),
             captured=self.leader.slice_captured,
             lost=self.oracle.lost,
+            lost_to_replay=self.oracle.lost_to_replay,
         )
 
     def _queue(

@@ -12,7 +12,7 @@ from penstock.errors import LocalProtocolError
 from penstock.ids import Kind, clock_from_unix
 from penstock.journal.collection import Collection
 from penstock.journal.names import known_as
-from penstock.journal.store import JournalBatch
+from penstock.journal.store import JournalBatch, ReadableStore
 from penstock.sequence import UNSEEN, Outcome, ProducerState, sequence
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Journal:
             pa.array([document[place] for document in documents], schema.field(place).type)
             for place in range(len(schema))
         ]
-        return JournalBatch(
+        return JournalBatch.numbered(
             self.name,
             begin,
             np.array([row.producer for row in rows], np.int64),
@@ -143,6 +143,12 @@ class Transaction:
 
 class Journals:
     """All there are. One comes to be with its first row, and perhaps another in its place."""
+
+    # What a plan asks a store.
+    is_timed = ReadableStore.is_timed
+    by_offset = ReadableStore.by_offset
+    own_key = ReadableStore.own_key
+    fails_on_loss = ReadableStore.fails_on_loss
 
     def __init__(self, collections: Iterable[str]) -> None:
         # Of a document its journal's name has the partition, and nobody asks for it again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation.choices import Menu, evenly
+from tests.simulation.choices import Menu, evenly, seldom
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _DROPPED: Final = Menu((8, 0.0), (2, 0.5), (1, 1.0))
 _SUSPENDED: Final = Menu((20, False), (1, True))
 _GO: Final = Menu((3, False), (2, True))
 _GONE_AT: Final = Menu((4, None), (1, 0.5), (1, 1.0), (1, 1.6), (1, 2.0))
+_GONE_WHILE_DOWN: Final = seldom(100)
 _GOES: Final = evenly("is deleted", "is moved away", "is made anew")
 _TWICE: Final = 2
 """So often a journal may go."""
@@ -33,18 +34,27 @@ class Losses:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._kind = "none"
+        self._go = False
 
     def plan(self) -> None:
         world, setting = self._cluster.world, self._cluster.setting
         self._kind = world.choices.choose("retention", _RETENTION)
         world.post(RETENTION_SECONDS, self._retain)
-        for name in setting.places * _TWICE if world.choices.choose("go", _GO) else ():
+        self._go = world.choices.choose("go", _GO)
+        for name in setting.places * _TWICE if self._go else ():
             at = world.choices.choose(f"{name} goes", _GONE_AT)
             if at is not None:
                 world.post(at, lambda name=name: self._take_away(name))  # type: ignore[misc]
 
     def stop(self) -> None:
         self._kind = "none"
+
+    def everything_is_down(self) -> None:
+        """Journals go that nobody reads just now, and no listing of the next life has them."""
+        world, setting = self._cluster.world, self._cluster.setting
+        for name in setting.places if self._go else ():
+            if world.choices.choose(f"{name} goes while all is down", _GONE_WHILE_DOWN):
+                self._take_away(name)
 
     @property
     def are_over(self) -> bool:

@@ -104,6 +104,7 @@ class Oracle:
         self._plan = plan
         self._journals = journals
         self._lost: dict[tuple[str, int], set[int]] = {}
+        self._not_replayed: dict[tuple[str, int], set[int]] = {}
         self._gap_floors: dict[int, int] = {}
         self._committed: dict[str, tuple[int, list[tuple[int, int, int]]]] = {}
         self.reassign(assignment)
@@ -114,6 +115,12 @@ class Oracle:
     def lost(self, journal: str, binding: int, offsets: Iterable[int]) -> None:
         """These rows are gone, and a read that needs them is told so."""
         self._lost.setdefault((journal, binding), set()).update(offsets)
+
+    def lost_to_replay(self, journal: str, binding: int, offsets: Iterable[int]) -> None:
+        """A span is read again without these rows. If one of them was written twice, the other one
+        is the first that is found."""
+        self.lost(journal, binding, offsets)
+        self._not_replayed.setdefault((journal, binding), set()).update(offsets)
 
     def _commits_in(self, journal: Journal) -> list[tuple[int, int, int]]:
         rows, found = self._committed.get(journal.known_as, (0, []))
@@ -140,19 +147,34 @@ class Oracle:
                     continue
                 lost = self._lost.get((journal.known_as, binding.place), ())
                 for offset, producer, closed in rows:
-                    if offset in lost or closed in lost:
+                    at = self._found_at(journal, binding.place, offset, closed)
+                    if at is None or closed in lost:
                         continue
-                    row = journal.rows[offset]
+                    row = journal.rows[at]
                     if binding.not_before <= row.clock < binding.not_after:
                         yield Document(
                             journal.known_as,
                             binding.place,
                             producer,
-                            offset,
+                            at,
                             row.clock,
                             row.key,
                             row.value,
                         )
+
+    def _found_at(self, journal: Journal, binding: int, offset: int, closed: int) -> int | None:
+        """Where a read finds a document that was first written at this offset."""
+        lost = self._lost.get((journal.known_as, binding), ())
+        if offset not in lost:
+            return offset
+        if offset not in self._not_replayed.get((journal.known_as, binding), ()):
+            return None
+        first = journal.rows[offset]
+        for at in range(offset + 1, closed):
+            row = journal.rows[at]
+            if row.producer == first.producer and at not in lost and row.clock >= first.clock:
+                return at if row.clock == first.clock else None
+        return None
 
     def raise_gap_floors(self, floors: Mapping[int, int]) -> None:
         """The Session is told of these: below them, nobody waits for a commit of the binding."""

@@ -12,7 +12,7 @@ from tests.simulation.choices import Choices, Menu
 from tests.simulation.stillness import Stillness
 from tests.simulation.world import Violation, World
 from tests.simulation_shuffle.cluster import Cluster, Crash, Parts
-from tests.simulation_shuffle.liveness import state_of, waiting_of
+from tests.simulation_shuffle.liveness import held_of_gone, state_of, waiting_of
 from tests.simulation_shuffle.oracle import commits_of
 from tests.simulation_shuffle.setting import Setting, choose_setting, small
 from tests.simulation_shuffle.writers import Writer
@@ -109,7 +109,7 @@ def advance(cluster: Cluster, until: float) -> None:
 
 
 def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None:
-    """Until all that was committed is delivered."""
+    """Until all that was committed is delivered, and no queue holds what nobody can commit."""
     world = cluster.world
     until = world.now + seconds_max
     seen, looks = -1, 0
@@ -127,11 +127,15 @@ def come_round(cluster: Cluster, seconds_max: float = QUIET_SECONDS_MAX) -> None
         seen = cluster.consumer.documents
         newest = commits_of(cluster.committed[-1].record.frontier) if cluster.committed else {}
         expected = cluster.oracle.count(newest)
-        if expected == cluster.consumer.documents and cluster.losses.are_over:
+        is_delivered = expected == cluster.consumer.documents and cluster.losses.are_over
+        held = held_of_gone(cluster) if is_delivered else ()
+        if is_delivered and not held:
             return
         if world.now >= until:
             raise Violation(
-                f"delivered are {cluster.consumer.documents} documents, committed {expected}"
+                f"{held[0]} is held for ever: its journal is gone"
+                if held
+                else f"delivered are {cluster.consumer.documents} documents, committed {expected}"
             )
         advance(cluster, world.now + STEP_SECONDS)
 

@@ -113,7 +113,7 @@ def make_setting(
     return Setting(
         assign(range(1, members + 1)),
         feed,
-        make_plan(feed, store),  # type: ignore[arg-type] # all it asks for is collections
+        make_plan(feed, store),  # type: ignore[arg-type] # all that it asks is there
         store,
         tuple(
             f"{collection}/part={number}/000"

@@ -14,6 +14,7 @@ from penstock.shuffle.session.state import (
     ReadEnded,
     RowsMissing,
     SliceOpened,
+    SpansLeft,
 )
 from penstock.shuffle.slice.actor import WAKE_SECONDS
 from penstock.shuffle.slice.events import (
@@ -35,6 +36,7 @@ from penstock.shuffle.slice.events import (
     Sleep,
     TellEnded,
     TellMissing,
+    TellSpansLeft,
     Vanished,
 )
 from tests.simulation.choices import Menu, evenly
@@ -67,7 +69,8 @@ _BATCHES: Final = evenly(1, 2, 3)
 
 class PlayedSlice:
     """`tell` gets what the Session is to know, `captured` the state at each barrier, and `lost` the
-    rows that a read is told to be missing: journal, binding, offsets."""
+    rows that a read is told to be missing: journal, binding, offsets. `lost_to_replay` gets those
+    that are missing where a span is read again."""
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class PlayedSlice:
         tell: Callable[[SessionEvent], None],
         captured: Callable[[int, int, Barrier, SliceSnapshot], None],
         lost: Callable[[str, int, Iterable[int]], None],
+        lost_to_replay: Callable[[str, int, Iterable[int]], None],
     ) -> None:
         self.name = f"s{member}.{lane}"
         self.member = member
@@ -94,6 +98,7 @@ class PlayedSlice:
         self._tell = tell
         self._captured = captured
         self._lost = lost
+        self._lost_to_replay = lost_to_replay
         self._is_awake = False
         self._waiting: dict[int, Fetch] = {}
         self._known: dict[int, dict[str, str]] = {}
@@ -177,8 +182,8 @@ class PlayedSlice:
                 case SendBarrier():
                     self._send_all(effect.barrier)
                 case Report():
-                    self._tell(Progressed(self.member, self.lane, effect.delta))
-                case TellMissing() | TellEnded():
+                    self._tell(Progressed(self.member, self.lane, effect.delta, effect.markers))
+                case TellMissing() | TellEnded() | TellSpansLeft():
                     self._tell_of_read(effect)
                 case Sleep():
                     seconds = (effect.until - clock_at(self._process.world.now)) / 160e6
@@ -186,12 +191,18 @@ class PlayedSlice:
                 case _:
                     assert_never(effect)
 
-    def _tell_of_read(self, effect: TellMissing | TellEnded) -> None:
-        key = (self.member, self.lane, effect.read)
-        if isinstance(effect, TellEnded):
-            self._tell(ReadEnded(*key))
-        else:
-            self._tell(RowsMissing(*key, effect.begin, effect.end))
+    def _tell_of_read(self, effect: TellMissing | TellEnded | TellSpansLeft) -> None:
+        key = (self.member, self.lane)
+        match effect:
+            case TellEnded(read=read):
+                self._tell(ReadEnded(*key, read))
+            case TellMissing(read=read, begin=begin, end=end):
+                self._tell(RowsMissing(*key, read, begin, end))
+            case TellSpansLeft(binding=binding, journal=journal):
+                self._process.world.counts["spans left"] += 1
+                self._tell(SpansLeft(*key, binding, journal))
+            case _:
+                assert_never(effect)
 
     def _send_all(self, frame: Frame) -> None:
         for stream in self.streams.values():
@@ -270,11 +281,11 @@ class PlayedSlice:
         own = [at for at in missing if journal.rows[at].producer == replay.producer]
         if own:
             self._process.world.counts["replays that lack rows"] += 1
-            self._lost(journal.known_as, self._bindings[wish.read], own)
+            self._lost_to_replay(journal.known_as, self._bindings[wish.read], own)
         batches = self._batches(wish.journal, max(wish.begin, kept_from), wish.end)
         reached = wish.end
         if batches:
-            reached = batches[-1].first_offset + batches[-1].rows
+            reached = batches[-1].next_offset
         self.post(ReplayFetched(wish.read, batches, reached, kept_from))
 
     def _batches(self, name: str, begin: int, end: int) -> tuple[JournalBatch, ...]:

@@ -24,6 +24,7 @@ SEEDS_MAX: Final = {
     "answers at once": 10,
     "forgets rollbacks": 20,
     "takes nothing over": 250,
+    "leaves spans open": 150,
     "waits for what is gone": 20,
     "begins anew what is back": 80,
     "takes another for the first": 80,

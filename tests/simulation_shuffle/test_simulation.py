@@ -78,6 +78,17 @@ def test_the_rules_hold_where_journals_go_and_come_back(monkeypatch: pytest.Monk
     Seeds("tests.simulation_shuffle", run, shrink, often).check_rules(range(60))
 
 
+def test_the_rules_hold_where_journals_go_while_all_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that no listing of the next life has them, and nobody reads what they have open."""
+    monkeypatch.setattr(losses, "_GO", seldom(1000))
+    monkeypatch.setattr(losses, "_GONE_WHILE_DOWN", seldom(500))
+    monkeypatch.setattr(cluster, "_LOST", Menu((12, "none"), (1, "one")))
+    often = {"spans left": 0.1}
+    Seeds("tests.simulation_shuffle", run, shrink, often).check_rules(range(60))
+
+
 @pytest.mark.slow
 def test_the_rules_hold_for_all_other_seeds() -> None:
     counts = SEEDS.check_rules(range(FEW, SEED_COUNT))

@@ -28,6 +28,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "logs": (set(), set()),
     "person": (set(), set()),
     "columns": (set(), set()),
+    "ddl": ({"errors"}, {"pyarrow"}),
     "threads": ({"errors"}, set()),
     "checksum": (set(), {"xxhash", "pyarrow"}),
     "disk": ({"errors"}, {"pyarrow"}),
@@ -50,8 +51,15 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "locks",
             "process",
             "sealed",
+            "ddl",
+            "formats",
         },
-        {"numpy", "pyarrow", "pandas"},
+        {"numpy", "pyarrow", "pandas", "crc32c", "cryptography", "kafka"},
+    ),
+    # Rules below; the registry's client and protoc at the edge.
+    "formats": (
+        {"ddl", "errors"},
+        {"numpy", "pyarrow", "ptars", "google", "grpc_tools"},
     ),
     "routing": ({"columns", "errors"}, {"numpy", "pyarrow", "xxhash"}),
     "checkpoint": ({"errors"}, set()),
@@ -61,6 +69,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     "snapshot": ({"errors", "checksum", "checkpoint", "storage"}, {"pyarrow"}),
     "sinks": (
         {
+            "ddl",
             "columns",
             "errors",
             "ids",
@@ -75,7 +84,10 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
         },
         {"psycopg", "pyarrow"},
     ),
-    "testing": ({"errors", "sinks"}, {"pyarrow"}),
+    "testing": (
+        {"errors", "locks", "process", "sinks", "spark", "threads", "transport"},
+        {"confluent_kafka", "cryptography", "py4j", "pyarrow"},
+    ),
     "epoch": (
         {"errors", "sealed", "checkpoint", "directory", "postgres", "storage", "threads"},
         set(),
@@ -117,6 +129,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "locks",
             "sealed",
             "ids",
+            "formats",
             "frontier",
             "journal",
             "routing",
@@ -133,10 +146,14 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "telemetry": ({"errors", "sealed", "threads", "watch"}, {"opentelemetry"}),
     "web": ({"errors", "ids", "journal", "person", "threads", "watch"}, set()),
-    "demo": ({"errors", "ids", "journal", "spark"}, {"numpy", "pyarrow", "pyspark", "rich"}),
+    "demo": (
+        {"errors", "ids", "journal", "spark", "testing", "threads"},
+        {"kafka", "numpy", "pyarrow", "pyspark", "rich"},
+    ),
     # `inspect` shows files of every part, and reads each with the part's own reader.
     "cli": (
         {
+            "ddl",
             "errors",
             "ids",
             "disk",
@@ -228,6 +245,17 @@ def test_only_the_file_store_knows_of_files() -> None:
         assert not any(name.startswith("penstock.journal.file") for name in imports_of(path)), path
 
 
+def test_what_is_read_of_kafka_s_bytes_is_pure() -> None:
+    """Records and the transaction log are decoded without a socket, and without kafka-python."""
+    folder = SOURCE / "journal" / "kafka"
+    for path in [*(folder / "records").glob("*.py"), folder / "transaction_log.py"]:
+        for name in imports_of(path):
+            top = name.split(".")[0]
+            allowed = PURE_STANDARD | PURE_LIBRARIES | {"crc32c", "penstock", "__future__"}
+            assert top in allowed, f"{path.name} imports {name}"
+            assert not name.startswith("penstock.journal.kafka.client"), f"{path.name}: {name}"
+
+
 TRANSPORT_RULES = {
     "frames",
     "credit",
@@ -283,6 +311,22 @@ def test_the_rules_of_the_watch_are_pure() -> None:
                 assert name.split(".")[0] in PURE_STANDARD | {"__future__"}, f"{path.name}: {name}"
 
 
+FORMAT_EDGES = {"registry", "protobuf_schema", "options", "opening", "__init__"}
+"""They ask a registry, or run protoc, or choose who does. What decodes does neither."""
+
+
+def test_the_rules_of_formats_are_pure() -> None:
+    for path in (SOURCE / "formats").glob("*.py"):
+        if path.stem in FORMAT_EDGES:
+            continue
+        for name in imports_of(path):
+            if name.startswith("penstock.formats"):
+                assert name.split(".")[-1] not in FORMAT_EDGES, f"{path.name} imports {name}"
+            elif not name.startswith("penstock"):
+                allowed = PURE_STANDARD | PURE_LIBRARIES | {"ptars", "__future__"}
+                assert name.split(".")[0] in allowed, f"{path.name} imports {name}"
+
+
 def test_only_carriers_know_of_the_network() -> None:
     """A fourth carrier is a file in carriers/, and gRPC is loaded by those who speak it."""
     for path in (SOURCE / "transport").rglob("*.py"):
@@ -294,6 +338,42 @@ def test_only_carriers_know_of_the_network() -> None:
             assert not names & {"grpc", "google"}, path.name
             reached = {name for name in imports_of(path) if ".grpc" in name}
             assert not reached, f"{path.name} imports {reached}"
+
+
+WRITING_HALF = {"writable", "opened", "producer", "recovery", "transaction"}
+"""Of journal/: what a store that can only be read does not have."""
+
+
+@pytest.mark.parametrize("part", ["shuffle", "spark"])
+def test_who_only_reads_knows_the_reading_half_of_a_store(part: str) -> None:
+    for path in (SOURCE / part).rglob("*.py"):
+        for name in imports_of(path):
+            if name.startswith("penstock.journal."):
+                assert name.split(".")[2] not in WRITING_HALF, f"{path.name} imports {name}"
+
+
+KNOW_FILES = {
+    "cli/inspection/producers.py",
+    "cli/inspection/journals.py",
+    "cli/checkup/place.py",
+    "cli/checkup/leftovers.py",
+    "cli/options.py",
+    "cli/commands/backup.py",
+    "cli/commands/salvage.py",
+    "cli/commands/restore.py",
+}
+"""What looks into the files of a store, or copies them. No more than these: each has to move into
+journal/file/, or ask the store for what it needs, before another kind of store can have it."""
+
+
+def test_nobody_else_knows_that_a_store_has_files() -> None:
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if "journal" not in path.relative_to(SOURCE).parts
+        and any(name.startswith("penstock.journal.file") for name in imports_of(path))
+    }
+    assert found == KNOW_FILES
 
 
 def test_this_test_sees_imports(tmp_path: Path) -> None:

@@ -267,15 +267,21 @@ def test_impossible_states_are_refused(last_commit: int, max_continue: int) -> N
 def test_columns_of_other_types_are_refused() -> None:
     signed = np.zeros(1, np.int64)
     with pytest.raises(LocalProtocolError, match="the columns must be"):
-        sequence_batch(signed, signed, signed, signed, {})  # type: ignore[arg-type]
+        sequence_batch(signed, signed, signed, signed, signed, {})  # type: ignore[arg-type]
 
 
 # Batches against the rule
 
 
+def ends_of(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each row ends where the next one begins: with steps between them, not at its offset + 1."""
+    return np.append(offsets[1:], offsets[-1:] + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     offsets: NDArray[np.int64]
+    ends: NDArray[np.int64]
     producers: NDArray[np.int64]
     clocks: NDArray[np.uint64]
     flags: NDArray[np.uint16]
@@ -284,6 +290,7 @@ class Columns:
     def of(cls, rows: list[Row], offsets: NDArray[np.int64]) -> Columns:
         return cls(
             offsets,
+            ends_of(offsets),
             np.array([producer for producer, _, _ in rows], np.int64),
             np.array([clock for _, _, clock in rows], np.uint64),
             np.array([flags for _, flags, _ in rows], np.uint16),
@@ -295,7 +302,7 @@ class Columns:
     def sequence(
         self, form: Callable[..., Sequenced], states: Mapping[int, ProducerState]
     ) -> Sequenced:
-        return form(self.offsets, self.producers, self.clocks, self.flags, states)
+        return form(self.offsets, self.ends, self.producers, self.clocks, self.flags, states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +501,7 @@ def large_batch(number: int, producers: list[int]) -> Columns:
     clocks[(kinds == A) & (random.random(LARGE) < 0.1)] = BEGIN
     return Columns(
         offsets,
+        ends_of(offsets),
         np.array(producers, np.int64)[random.integers(0, len(producers), LARGE)],
         clocks.astype(np.uint64),
         kinds.astype(np.uint16),

@@ -36,6 +36,7 @@ def check_run(kind: Kind, clocks: list[int], state: ProducerState) -> str:
     count, begin = len(clocks), 20
     walked = sequence_rows(
         np.arange(begin, begin + count, dtype=np.int64),
+        np.arange(begin, begin + count, dtype=np.int64) + 1,
         np.full(count, PRODUCER, np.int64),
         np.array(clocks, np.uint64),
         np.full(count, kind, np.uint16),

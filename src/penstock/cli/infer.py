@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.cli.sources import RefusedRowsError
 from penstock.cli.values import converter
+from penstock.ddl import normal_schema
 from penstock.errors import ConfigurationError
-from penstock.journal.ddl import normal_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

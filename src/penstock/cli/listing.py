@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from penstock.cli import terminal
+from penstock.ddl import schema_to_ddl
 from penstock.errors import CorruptStorageError
-from penstock.journal.ddl import schema_to_ddl
-from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.names import Selector, decode_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.journal import OpenStore
+    from penstock.journal.store import ReadableStore
 
 
-def describe(store: OpenStore, name: str, partitions: str = "") -> dict[str, Any]:
+def describe(store: ReadableStore, name: str, partitions: str = "") -> dict[str, Any]:
     """A collection and its journals, as JSON has them."""
     collection = store.collection(name)
     selector = Selector.parse(partitions, collection.partition_by)
-    open_by_journal = open_transactions(store)
+    open_by_journal = store.open_transactions()
     journals = []
-    for journal in store.journals(name, selector):
-        probe = store.probe(journal.name)
+    listed = store.journals(name, selector)
+    probes = store.probes(journal.name for journal in listed)
+    for journal in listed:
+        probe = probes.get(journal.name)
+        if probe is None:  # deleted just now
+            continue
         labels = {column: decode_label(value) for column, value in journal.labels.items()}
         journals.append(
             {
@@ -37,7 +38,7 @@ def describe(store: OpenStore, name: str, partitions: str = "") -> dict[str, Any
                 "write_head": probe.write_head,
                 "rows": probe.write_head - probe.first_kept,
                 "suspended": probe.suspended,
-                "open_transactions": open_by_journal[journal.name],
+                "open_transactions": open_by_journal.get(journal.name, 0),
             }
         )
     return {
@@ -52,7 +53,7 @@ def describe(store: OpenStore, name: str, partitions: str = "") -> dict[str, Any
     }
 
 
-def describe_all(store: OpenStore) -> tuple[list[dict[str, Any]], list[str]]:
+def describe_all(store: ReadableStore) -> tuple[list[dict[str, Any]], list[str]]:
     """Every collection that can be read, and what is wrong with the others."""
     found, damages = [], []
     for name in store.collections():
@@ -61,18 +62,6 @@ def describe_all(store: OpenStore) -> tuple[list[dict[str, Any]], list[str]]:
         except CorruptStorageError as damage:
             damages.append(str(damage))
     return found, damages
-
-
-def open_transactions(store: OpenStore) -> Counter[str]:
-    """How many transactions are in flight in each journal, the dead producers' among them."""
-    found: Counter[str] = Counter()
-    for ledger in store.ledgers():
-        # Settled and forgotten just now; or damaged, and told by `doctor`.
-        with suppress(ProducerFencedError, DamagedLedgerError):
-            record = ledger.record()
-            if not record.settled:
-                found.update({touch.journal for touch in record.touches})
-    return found
 
 
 def show(found: Sequence[dict[str, Any]], *, detailed: bool, store_url: str) -> None:

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+
+from penstock.cli.client_settings import client_options, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.journal.file.store import FileStore
+    from penstock.journal.kafka.store import KafkaStore
+    from penstock.journal.store import ReadableStore
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 STORE_VARIABLE = "PENSTOCK_STORE"
+FIRST_ANSWER_SECONDS_MAX = 10.0
+"""Of a Kafka cluster. A person waits for it."""
 
 
 def store_option(command: Command) -> Command:
-    """--store URL, or the environment's store."""
-    return click.option(
+    """--store URL, or the environment's store; and what a client of Kafka's is to be told."""
+    store = click.option(
         "--store",
         "store_url",
         metavar="URL",
         envvar=STORE_VARIABLE,
-        help=f"The store: file:///data/journals or a plain path.  [default: ${STORE_VARIABLE}]",
-    )(debug_option(command))
+        help="The store: file:///data/journals, a plain path, or kafka://broker:9092.  "
+        f"[default: ${STORE_VARIABLE}]",
+    )
+    return store(client_options(debug_option(command)))
 
 
 def debug_option(command: Command) -> Command:
@@ -75,13 +83,40 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+def is_kafka(url: str | None) -> bool:
+    return (url or "").startswith("kafka://")
+
+
 def open_store(url: str | None, *, create: bool = False) -> FileStore:
-    """Opens the store that --store or the environment names."""
+    """Opens the store that --store or the environment names, to write to it."""
     # Imported here: it brings Arrow and NumPy, which --help does not need.
     import penstock.journal  # noqa: PLC0415
 
+    if is_kafka(url):
+        raise click.UsageError(
+            f"{click.get_current_context().command_path} needs a store of files: Penstock only "
+            "reads from Kafka. There it has journals, read, shuffle, doctor, explain and abort"
+        )
+    return penstock.journal.open_store(_address(url), create=create)
+
+
+def open_readable(url: str | None) -> ReadableStore:
+    """Opens the store that --store or the environment names, for a command that only reads."""
+    import penstock.journal  # noqa: PLC0415 - as above
+
+    store = penstock.journal.open_readable(_address(url))
+    if is_kafka(url):
+        try:
+            cast("KafkaStore", store).check_reachable(FIRST_ANSWER_SECONDS_MAX)
+        except BaseException:
+            store.close()
+            raise
+    return store
+
+
+def _address(url: str | None) -> str:
     if not url:
         raise click.UsageError(
             f"which store? Say --store file:///data/journals, or set {STORE_VARIABLE}"
         )
-    return penstock.journal.open_store(os.path.expanduser(url), create=create)  # noqa: PTH111
+    return with_settings(os.path.expanduser(url))  # noqa: PTH111 - an address, and no path

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ConfigurationError
-from penstock.journal.cut import parse_as_of, take_cut
+from penstock.journal.cut import parse_as_of
 from penstock.journal.documents import read_documents
 from penstock.journal.names import Selector
 from penstock.journal.views import META_FIELD, RAW_FIELDS, document_batch, raw_batch
@@ -17,7 +17,8 @@ from penstock.journal.views import META_FIELD, RAW_FIELDS, document_batch, raw_b
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.journal import Collection, OpenStore
+    from penstock.journal import Collection
+    from penstock.journal.store import ReadableStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,12 @@ class Wanted:
             return pa.schema([*fields, *RAW_FIELDS])
         return pa.schema([*fields, META_FIELD] if self.meta else fields)
 
-    def journals(self, store: OpenStore) -> list[str]:
+    def journals(self, store: ReadableStore) -> list[str]:
         selector = Selector.parse(self.partitions, self.collection.partition_by)
         return [journal.name for journal in store.journals(self.collection.name, selector)]
 
 
-def read(store: OpenStore, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def read(store: ReadableStore, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """All that is wanted and there is now, in batches of `wanted.schema`."""
     found = _raw(store, wanted) if wanted.raw else _documents(store, wanted)
     if wanted.by_clock:
@@ -66,30 +67,30 @@ def read(store: OpenStore, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-Clocks = np.ndarray[Any, np.dtype[np.uint64]]
+Times = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-def _documents(store: OpenStore, wanted: Wanted) -> Iterator[tuple[pa.RecordBatch, Clocks]]:
+def _documents(store: ReadableStore, wanted: Wanted) -> Iterator[tuple[pa.RecordBatch, Times]]:
     as_of = None if wanted.as_of is None else parse_as_of(wanted.as_of)
     store.recover_if_possible()
-    for cut in take_cut(store, lambda: wanted.journals(store), as_of):
+    for cut in store.cut(lambda: wanted.journals(store), as_of):
         for found in read_documents(store, cut, wanted.columns):
-            yield document_batch(found, wanted.schema), found.clocks
+            yield document_batch(found, wanted.schema), found.times
 
 
-def _raw(store: OpenStore, wanted: Wanted) -> Iterator[tuple[pa.RecordBatch, Clocks]]:
-    for journal in wanted.journals(store):
-        for batch in store.read(journal, store.probe(journal).first_kept, None, wanted.columns):
-            yield raw_batch(batch, wanted.schema), batch.clocks
+def _raw(store: ReadableStore, wanted: Wanted) -> Iterator[tuple[pa.RecordBatch, Times]]:
+    for journal, probe in store.probes(wanted.journals(store)).items():
+        for batch in store.read(journal, probe.first_kept, None, wanted.columns):
+            yield raw_batch(batch, wanted.schema), batch.times
 
 
 def _sorted_by_clock(
-    found: Iterable[tuple[pa.RecordBatch, Clocks]],
+    found: Iterable[tuple[pa.RecordBatch, Times]],
 ) -> Iterator[pa.RecordBatch]:
     """Holds everything in memory: the last row read may be the first by clock."""
     held = list(found)
     if not held:
         return
-    order = np.argsort(np.concatenate([clocks for _, clocks in held]), kind="stable")
+    order = np.argsort(np.concatenate([times for _, times in held]), kind="stable")
     table = pa.Table.from_batches([batch for batch, _ in held]).take(order)
     yield from table.combine_chunks().to_batches()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.disk import make_folder, sync_folder, write_new_file
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.sealed import sealed_json, unsealed_json
-from penstock.shuffle.parcels import PARCEL_FIELDS
+from penstock.shuffle.parcels import fields_of
 from penstock.shuffle.resume import NOTHING, Epoch, find_resume, load_record
 from penstock.shuffle.session.actor import MemberLostError
 from penstock.shuffle.upkeep import DeadProducers, Restarts
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.journal import OpenStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.running import Shuffle
     from penstock.shuffle.session.actor import Session
@@ -60,7 +60,7 @@ class Position:
     holdings: dict[int, Holding] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, folder: Path, store: OpenStore, feed: Feed, members: int) -> Position:
+    def load(cls, folder: Path, store: ReadableStore, feed: Feed, members: int) -> Position:
         """Of the run before, or a first one. A folder of another shuffle is refused."""
         of = {
             "store": store.url,
@@ -142,7 +142,7 @@ class Run:
     def __init__(
         self,
         shuffle: Shuffle,
-        store: OpenStore,
+        store: ReadableStore,
         position: Position,
         watcher: Watcher,
         *,
@@ -219,7 +219,7 @@ class Run:
         for member, holding in got.items():
             for found in self._shuffle.read(member, position.last, epoch):
                 holding.documents += found.batch.num_rows
-                columns = found.batch.columns[len(PARCEL_FIELDS) :]
+                columns = found.batch.columns[len(fields_of(found.batch.schema)) :]
                 holding.bytes += sum(column.nbytes for column in columns)
                 if self._delivered is not None:
                     self._delivered.add(member, found)

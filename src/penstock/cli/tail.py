@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.ids import CLOCK_NONE
-from penstock.journal.cut import take_cut
 from penstock.journal.documents import Documents, commit_clocks
 from penstock.journal.views import document_batch
 from penstock.sequence import sequence_batch
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.cli.reading import Wanted
-    from penstock.journal import OpenStore
     from penstock.journal.cut import JournalCut
-    from penstock.journal.store import JournalBatch, States
+    from penstock.journal.store import JournalBatch, ReadableStore, States
 
 POLL_S: Final = 0.2
 """A person does not notice a fifth of a second, and a machine does not notice five polls in one."""
@@ -34,7 +32,7 @@ SETTLE_S: Final = 2.0
 
 
 def follow(
-    store: OpenStore, wanted: Wanted, stopping: threading.Event
+    store: ReadableStore, wanted: Wanted, stopping: threading.Event
 ) -> Iterator[pa.RecordBatch | None]:
     """Until `stopping` is set. Gives None when there is nothing new for now."""
     tails: dict[str, JournalTail] = {}
@@ -44,7 +42,7 @@ def follow(
             store.recover_if_possible()
             settled_at = time.monotonic()
         # One cut for all journals: what it shows of a transaction it shows in all of them.
-        for cut in take_cut(store, lambda: wanted.journals(store)):
+        for cut in store.cut(lambda: wanted.journals(store)):
             if cut.journal not in tails:
                 tails[cut.journal] = JournalTail(store, cut, wanted.columns)
             for found in tails[cut.journal].advance(cut):
@@ -58,7 +56,7 @@ def follow(
 class JournalTail:
     """Where the reading of one journal stands."""
 
-    def __init__(self, store: OpenStore, cut: JournalCut, columns: tuple[str, ...]) -> None:
+    def __init__(self, store: ReadableStore, cut: JournalCut, columns: tuple[str, ...]) -> None:
         self._store = store
         self._columns = columns
         self._next, self._states = store.states(cut.journal, cut.begin)
@@ -76,10 +74,12 @@ class JournalTail:
 
     def _take(self, batch: JournalBatch) -> None:
         states: States = self._states
-        found = sequence_batch(batch.offsets, batch.producers, batch.clocks, batch.flags, states)
+        found = sequence_batch(
+            batch.offsets, batch.ends, batch.producers, batch.clocks, batch.flags, states
+        )
         found.raise_fault(batch.journal)
         states.update(found.changed)
-        self._next = batch.first_offset + batch.rows
+        self._next = batch.next_offset
         # Rows below the begin are read for the states only, and count as shown.
         self._held.append(_Held(batch, found.outcomes, batch.offsets < self._begin))
 
@@ -107,12 +107,10 @@ class JournalTail:
         """Drops the batches before the first row that may still be shown."""
         needed = [state.offset for state in self._states.values() if state.max_continue]
         if hidden.any():
-            # The held batches lie without gaps.
-            needed.append(self._held[0].batch.first_offset + int(np.argmax(hidden)))
+            offsets = np.concatenate([held.batch.offsets for held in self._held])
+            needed.append(int(offsets[np.argmax(hidden)]))
         keep_from = min(needed, default=self._next)
-        self._held = [
-            held for held in self._held if held.batch.first_offset + held.batch.rows > keep_from
-        ]
+        self._held = [held for held in self._held if held.batch.next_offset > keep_from]
 
 
 class _Held:
@@ -132,6 +130,7 @@ def _documents(batch: JournalBatch, rows: Any, commits: Any) -> Documents:
         batch.offsets[rows],
         batch.producers[rows],
         batch.clocks[rows],
+        batch.times[rows],
         commits[rows],
         batch.documents.take(pa.array(rows)),
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from penstock.cli.sources import RefusedRowsError
-from penstock.journal.ddl import schema_to_ddl
+from penstock.ddl import schema_to_ddl
 
 if TYPE_CHECKING:
     from penstock.cli.sources import RawRows

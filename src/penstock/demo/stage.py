@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from rich import box
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from rich.console import RenderableType
 
 _FILE_COLUMNS: Final = 100
 """How wide the story is where there is no terminal to say so."""
@@ -43,6 +46,9 @@ class Stage:
             made.add_row(*row)
         self._console.print(made)
 
+    def show(self, picture: RenderableType) -> None:
+        self._console.print(picture)
+
     @contextmanager
     def working(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         """A progress bar, moved by calling what this gives with how much is done."""
@@ -57,6 +63,15 @@ class Stage:
         ) as progress:
             task = progress.add_task(what, total=total)
             yield lambda done: progress.update(task, completed=done)
+
+    @contextmanager
+    def showing(self) -> Iterator[Callable[[RenderableType], None]]:
+        """A picture that changes whenever what this gives is called with another one."""
+        if not self._console.is_terminal:
+            yield lambda _: None
+            return
+        with Live(console=self._console, transient=True, auto_refresh=False) as live:
+            yield lambda picture: live.update(picture, refresh=True)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -12,8 +12,8 @@ from rich.text import Text
 from penstock.demo import answers, fleet, nexmark
 from penstock.demo.live import DELAY, MEMBERS, SLOTS, LiveQuery
 from penstock.demo.producers import Fault, Job, Outcome
+from penstock.demo.verdict import Verdict, tell_verdict
 from penstock.journal import OpenStore, open_store
-from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
 from penstock.spark import documents as documents_by_sql
 from penstock.spark import local_session
@@ -33,20 +33,6 @@ _SPARK: Final[dict[str, str | int]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": 2,
 }
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What was checked, and whether it held."""
-
-    checks: list[tuple[str, bool]] = field(default_factory=list)
-
-    def check(self, what: str, holds: bool) -> None:
-        self.checks.append((what, holds))
-
-    @property
-    def holds(self) -> bool:
-        return bool(self.checks) and all(holds for _, holds in self.checks)
 
 
 def run(stage: Stage, folder: Path, *, documents: int, seed: int) -> Verdict:
@@ -76,7 +62,7 @@ def run(stage: Stage, folder: Path, *, documents: int, seed: int) -> Verdict:
             _compare(stage, spark, store, offers, verdict)
         finally:
             spark.stop()
-    _judge(stage, verdict, time.monotonic() - began)
+    tell_verdict(stage, 5, verdict, "Exactly once", time.monotonic() - began)
     return verdict
 
 
@@ -213,7 +199,7 @@ def _count_documents(store: OpenStore, *collections: str) -> int:
     journals = [journal.name for name in collections for journal in store.journals(name)]
     return sum(
         len(found.offsets)
-        for cut in take_cut(store, journals)
+        for cut in store.cut(journals)
         for found in read_documents(store, cut, ())
     )
 
@@ -342,15 +328,3 @@ def _beside(value: float, true: float, text: str) -> Text:
     if value == true:
         return Text(text)
     return Text(f"{text} ({(value - true) / true:+.1%})", style="red")
-
-
-def _judge(stage: Stage, verdict: Verdict, seconds: float) -> None:
-    stage.heading(5, "Verdict")
-    for what, holds in verdict.checks:
-        mark = ("yes", "green") if holds else ("NO ", "bold red")
-        stage.say(Text.assemble(mark, f"  {what}"))
-    stage.say()
-    if verdict.holds:
-        stage.say(Text(f"Exactly once: it held. ({seconds:.0f} s)", style="bold green"))
-    else:
-        stage.say(Text(f"Exactly once did NOT hold. ({seconds:.0f} s)", style="bold red"))

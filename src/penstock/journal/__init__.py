@@ -1,22 +1,28 @@
 """Journals: append-only lists of documents that many processes write in transactions.
 
 Read in this order: collection.py (what is written), rows.py (users' rows made fit), frames.py
-(their bytes), store.py (what a store can do), file/ (the store on a disk), producer.py and
-transaction.py (writing), recovery.py (after a crash), cut.py and documents.py (reading once),
-views.py (what is shown of it).
+(their bytes), store.py and writable.py (what can be read from a store, and written into it), file/
+(the store on a disk), producer.py and transaction.py (writing), recovery.py (after a crash), cut.py
+and documents.py (reading once), views.py (what is shown of it).
 """
 
 from __future__ import annotations
 
 import urllib.parse
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigurationError
 from penstock.journal.collection import Collection
 from penstock.journal.file.store import SEGMENT_BYTES_MAX, FileStore
 from penstock.journal.opened import OpenStore
 
-__all__ = ["open_store", "Collection", "OpenStore"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.journal.store import ReadableStore
+
+__all__ = ["open_readable", "open_store", "Collection", "OpenStore"]
 
 
 def open_store(
@@ -26,7 +32,8 @@ def open_store(
     create: bool = True,
     segment_bytes_max: int = SEGMENT_BYTES_MAX,
 ) -> FileStore:
-    """Opens a store by its address, `file:///data/journals` or a plain path; makes it if missing.
+    """Opens a store to read and write it, by its address: `file:///data/journals` or a plain path.
+    Makes it if it is missing.
 
     `durability` is chosen when the store is made. `"synced"`, the default: what an append returned
     for survives a power cut. `"buffered"`: it survives the death of the process only.
@@ -37,6 +44,46 @@ def open_store(
         segment_bytes_max=segment_bytes_max,
         create=create,
     )
+
+
+def open_readable(url: str | Path) -> ReadableStore:
+    """Opens a store that is there, to read it. Whoever only reads opens it by this: such a store
+    may have no writing half."""
+    kind = kind_of_store(url)
+    if kind not in _READABLE:
+        raise ConfigurationError(
+            f"{str(url)!r}: stores of kind {kind!r} are not known; {', '.join(_READABLE)} is"
+        )
+    return _READABLE[kind](str(url))
+
+
+def folder_of_store(url: str | Path) -> Path | None:
+    """The folder in which a store keeps what belongs to it, and its readers may keep theirs. None
+    if it is no folder: then whoever reads it says where."""
+    return local_folder(url) if kind_of_store(url) == "file" else None
+
+
+def kind_of_store(url: str | Path) -> str:
+    """The scheme of a store's address; `file` for a plain path."""
+    scheme, separator, _ = str(url).partition("://")
+    return scheme if separator else "file"
+
+
+def _open_kafka(url: str) -> ReadableStore:
+    try:
+        from penstock.journal.kafka.store import open_kafka  # noqa: PLC0415 - it is an extra
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"reading from Kafka needs the package {error.name!r}: pip install 'penstock[kafka]'"
+        ) from error
+    return open_kafka(url)
+
+
+_READABLE: Final[dict[str, Callable[[str], ReadableStore]]] = {
+    "file": lambda url: FileStore(local_folder(url), create=False),
+    "kafka": _open_kafka,
+}
+"""By scheme. `gazette` goes in here, importing its client when it is called."""
 
 
 def local_folder(url: str | Path) -> Path:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.columns import is_reserved
+from penstock.ddl import normal_schema, schema_from_ddl, schema_to_ddl
 from penstock.errors import ConfigurationError
-from penstock.journal.ddl import normal_schema, schema_from_ddl, schema_to_ddl
 from penstock.journal.errors import IncompatibleSchemaError
 
 if TYPE_CHECKING:
@@ -30,12 +30,15 @@ class Collection:
     partition_by: tuple[str, ...] = ()
     retention_seconds: int | None = None
     retention_bytes: int | None = None
+    is_external: bool = False
+    """Others made its journals: what these are partitioned by need not be columns of its own."""
 
     def __post_init__(self) -> None:
         check_collection_name(self.name)
         if not self.key:
             raise ConfigurationError(f"collection {self.name!r} needs at least one key column")
-        for role, columns in (("key", self.key), ("partition", self.partition_by)):
+        partition_by = () if self.is_external else self.partition_by
+        for role, columns in (("key", self.key), ("partition", partition_by)):
             if len(set(columns)) != len(columns):
                 raise ConfigurationError(f"collection {self.name!r} names a {role} column twice")
             for column in columns:

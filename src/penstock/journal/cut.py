@@ -39,17 +39,21 @@ from penstock.journal.errors import (
     DamagedLedgerError,
     OffsetDroppedError,
     ProducerFencedError,
+    UnknownJournalError,
 )
 from penstock.journal.names import known_as
 from penstock.journal.progress import first_clock_open, states_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from penstock.journal.store import JournalStore, Probe, ProducerRecord, States
+    from penstock.journal.store import Probe, ReadableStore, States
+    from penstock.journal.writable import ProducerRecord, WritableStore
 
 AsOf: TypeAlias = datetime.datetime | Frontier | None
 """A moment, a frontier, or everything there is."""
+Journals: TypeAlias = "Sequence[str] | Callable[[], Sequence[str]]"
+"""By name where no others can appear; else who lists them."""
 
 _TRIES_MAX: Final = 3
 """Retention drops a segment now and then; not three times within one cut."""
@@ -73,33 +77,28 @@ class JournalCut:
 
 
 def take_cut(
-    store: JournalStore,
-    journals: Sequence[str] | Callable[[], Sequence[str]],
+    store: WritableStore,
+    journals: Journals,
     as_of: AsOf = None,
     binding: int = 0,
 ) -> list[JournalCut]:
-    """The cut of these journals. Take one for all journals that are to be seen together.
-
-    Journals are given by who lists them, because a transaction may make a journal just now; by
-    name only where no others can appear.
-    """
-    listed = journals if callable(journals) else lambda: journals
+    """What `ReadableStore.cut` asks for, of a store that has ledgers."""
     for _ in range(_TRIES_MAX):
         # Retention may take away what was just probed.
         with contextlib.suppress(OffsetDroppedError):
-            return _take_cut(store, listed, as_of, binding)
-    return _take_cut(store, listed, as_of, binding)
+            return _take_cut(store, journals, as_of, binding)
+    return _take_cut(store, journals, as_of, binding)
 
 
 def _take_cut(
-    store: JournalStore, listed: Callable[[], Sequence[str]], as_of: AsOf, binding: int
+    store: WritableStore, journals: Journals, as_of: AsOf, binding: int
 ) -> list[JournalCut]:
     if isinstance(as_of, Frontier):
-        return [_at_frontier(store, journal, as_of, binding) for journal in listed()]
+        return cut_at(store, journals, as_of, binding)
     commit_max = CLOCK_MAX if as_of is None else clock_from_datetime(as_of)
-    first = {journal: store.probe(journal) for journal in listed()}  # step 1
+    first = _probed(store, journals)  # step 1
     known, damaged = _records(store)  # step 2
-    probes = {journal: store.probe(journal) for journal in listed()}  # step 3
+    probes = _probed(store, journals)  # step 3
     completed = {record.producer.int64: record.completed for record in known if not record.settled}
     strangers = {ledger.producer.int64 for ledger in store.ledgers()} - damaged
     strangers -= {record.producer.int64 for record in known}
@@ -122,6 +121,33 @@ def _take_cut(
     return cuts
 
 
+def cut_at(
+    store: ReadableStore, journals: Journals, frontier: Frontier, binding: int = 0
+) -> list[JournalCut]:
+    """The cut of these journals that a frontier names."""
+    if frontier.unresolved_hints:
+        raise ConfigurationError(
+            "this frontier would show a part of a transaction:\n" + describe_unresolved(frontier)
+        )
+    probes = _probed(store, journals)
+    return [_at_frontier(name, probe, frontier, binding) for name, probe in probes.items()]
+
+
+def _probed(store: ReadableStore, journals: Journals) -> dict[str, Probe]:
+    """What they hold. Listed ones may have vanished since; those that were named may not."""
+    names = journals() if callable(journals) else journals
+    found = store.probes(names)
+    if not callable(journals):
+        check_there(names, found)
+    return found
+
+
+def check_there(names: Iterable[str], found: Mapping[str, Probe]) -> None:
+    """Of journals that are given by name, all have to be there."""
+    for missing in sorted(set(names) - found.keys()):
+        raise UnknownJournalError(missing)
+
+
 def parse_as_of(text: str) -> AsOf:
     """Reads an option: a frontier as JSON, or a moment like 2026-11-15T20:00:00+00:00."""
     if text.lstrip().startswith("{"):
@@ -137,12 +163,7 @@ def parse_as_of(text: str) -> AsOf:
     return moment
 
 
-def _at_frontier(store: JournalStore, journal: str, frontier: Frontier, binding: int) -> JournalCut:
-    if frontier.unresolved_hints:
-        raise ConfigurationError(
-            "this frontier would show a part of a transaction:\n" + describe_unresolved(frontier)
-        )
-    probe = store.probe(journal)
+def _at_frontier(journal: str, probe: Probe, frontier: Frontier, binding: int) -> JournalCut:
     # A frontier of a shuffle knows journals by their identities too; then another one in its place
     # is none of the frontier's.
     found = frontier.journal(known_as(journal, probe.identity), binding)
@@ -158,7 +179,7 @@ def _at_frontier(store: JournalStore, journal: str, frontier: Frontier, binding:
     return JournalCut(journal, probe.first_kept, probe.write_head, CLOCK_NONE, limits)
 
 
-def _records(store: JournalStore) -> tuple[list[ProducerRecord], set[int]]:
+def _records(store: WritableStore) -> tuple[list[ProducerRecord], set[int]]:
     """What the ledgers say, and the producers whose ledger is damaged and not settled."""
     records, damaged = [], set()
     for ledger in store.ledgers():
@@ -174,7 +195,7 @@ def _records(store: JournalStore) -> tuple[list[ProducerRecord], set[int]]:
 
 
 def _provable(
-    store: JournalStore,
+    store: WritableStore,
     producers: set[int],
     first: Mapping[str, Probe],
     probes: Mapping[str, Probe],
@@ -196,12 +217,12 @@ def _provable(
     return found
 
 
-def _states(store: JournalStore, journal: str, probe: Probe) -> States:
+def _states(store: WritableStore, journal: str, probe: Probe) -> States:
     return states_of(store, JournalCut(journal, probe.first_kept, probe.write_head))
 
 
 def _hidden_from(
-    store: JournalStore, journal: str, begin: int, end: int, completed: Mapping[int, int]
+    store: WritableStore, journal: str, begin: int, end: int, completed: Mapping[int, int]
 ) -> dict[int, int]:
     """For each producer with an uncompleted transaction acknowledged in [begin, end): its clock.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.journal.cut import JournalCut
-    from penstock.journal.store import JournalBatch, JournalStore, Range, States
+    from penstock.journal.store import JournalBatch, Range, ReadableStore, States
 
 Clocks = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -34,12 +34,13 @@ class Documents:
     offsets: np.ndarray[Any, np.dtype[np.int64]]
     producers: np.ndarray[Any, np.dtype[np.int64]]
     clocks: Clocks
+    times: Clocks
     commit_clocks: Clocks
     documents: pa.RecordBatch
 
 
 def read_documents(
-    store: JournalStore, cut: JournalCut, columns: Sequence[str] | None = None
+    store: ReadableStore, cut: JournalCut, columns: Sequence[str] | None = None
 ) -> Iterator[Documents]:
     """Every document of a journal's cut, in offset order."""
     for part in store.ranges(cut.journal, cut.begin, cut.end):
@@ -47,42 +48,81 @@ def read_documents(
 
 
 def read_range(
-    store: JournalStore, part: Range, cut: JournalCut, columns: Sequence[str] | None = None
+    store: ReadableStore, part: Range, cut: JournalCut, columns: Sequence[str] | None = None
 ) -> Iterator[Documents]:
-    """The documents of one range. Holds the range in memory: it cannot know which documents count
-    before it has seen how their spans end."""
+    """The documents of one range. Which of them count is known when their spans have ended: rows
+    are held from the first one on of a span that is open, or at most twice as many."""
     begin, states = store.states(part.journal, part.begin)
-    batches: list[JournalBatch] = []
-    outcomes: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
-    for batch in store.read(part.journal, begin, part.end, columns):
-        found = _sequence(batch, states)
-        states.update(found.changed)
-        batches.append(batch)
-        outcomes.append(found.outcomes)
-    if not batches:
-        return
+    held = _Held(part, cut)
     open_spans = {
         producer: state.offset for producer, state in states.items() if state.max_continue
     }
-    fates = _fates(store, part, cut.end, open_spans)
-    producers = np.concatenate([batch.producers for batch in batches])
-    clocks = np.concatenate([batch.clocks for batch in batches])
-    commits = commit_clocks(np.concatenate(outcomes), producers, clocks, fates)
-    visible = (commits != CLOCK_NONE) & (commits <= _limits(producers, cut))
-    row = 0
-    for batch in batches:
-        rows = slice(row, row + batch.rows)
-        row += batch.rows
-        keep = np.flatnonzero(visible[rows] & (batch.offsets >= part.begin))
-        if len(keep):
-            yield Documents(
-                part.journal,
-                batch.offsets[keep],
-                batch.producers[keep],
-                batch.clocks[keep],
-                commits[rows][keep],
-                batch.documents if len(keep) == batch.rows else batch.documents.take(keep),
-            )
+    for batch in store.read(part.journal, begin, part.end, columns):
+        found = _sequence(batch, states)
+        states.update(found.changed)
+        for producer, state in found.changed.items():
+            if state.max_continue:
+                open_spans[producer] = state.offset
+            else:
+                open_spans.pop(producer, None)
+        held.take(batch, found.outcomes)
+        yield from held.decided(min(open_spans.values(), default=None))
+    if held.batches:
+        yield from held.all(_fates(store, part, cut.end, open_spans))
+
+
+class _Held:
+    """Rows of a range whose fate is not known, with those behind them."""
+
+    def __init__(self, part: Range, cut: JournalCut) -> None:
+        self._part = part
+        self._cut = cut
+        self.batches: list[JournalBatch] = []
+        self._outcomes: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+
+    def take(self, batch: JournalBatch, outcomes: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        self.batches.append(batch)
+        self._outcomes.append(outcomes)
+
+    def decided(self, open_from: int | None) -> Iterator[Documents]:
+        """What is before the first row of all open spans. While that is less than half of what is
+        held, nothing: each time, all that is held is looked at."""
+        count = len(self.batches)
+        if open_from is not None:
+            ends = (batch.next_offset for batch in self.batches)
+            count = sum(1 for end in ends if end <= open_from)
+        if 2 * count >= len(self.batches):
+            yield from self._show(count, {})
+
+    def all(self, fates: Mapping[int, int]) -> Iterator[Documents]:
+        """`fates` tells how the spans end that are open after the last row."""
+        yield from self._show(len(self.batches), fates)
+
+    def _show(self, count: int, fates: Mapping[int, int]) -> Iterator[Documents]:
+        """The documents of the first batches, which are not held any more."""
+        if not count:
+            return
+        producers = np.concatenate([batch.producers for batch in self.batches])
+        clocks = np.concatenate([batch.clocks for batch in self.batches])
+        commits = commit_clocks(np.concatenate(self._outcomes), producers, clocks, fates)
+        visible = (commits != CLOCK_NONE) & (commits <= _limits(producers, self._cut))
+        shown = self.batches[:count]
+        del self.batches[:count], self._outcomes[:count]
+        row = 0
+        for batch in shown:
+            rows = slice(row, row + batch.rows)
+            row += batch.rows
+            keep = np.flatnonzero(visible[rows] & (batch.offsets >= self._part.begin))
+            if len(keep):
+                yield Documents(
+                    self._part.journal,
+                    batch.offsets[keep],
+                    batch.producers[keep],
+                    batch.clocks[keep],
+                    batch.times[keep],
+                    commits[rows][keep],
+                    batch.documents if len(keep) == batch.rows else batch.documents.take(keep),
+                )
 
 
 def commit_clocks(
@@ -118,7 +158,7 @@ def commit_clocks(
 
 
 def _fates(
-    store: JournalStore, part: Range, end: int, open_spans: Mapping[int, int]
+    store: ReadableStore, part: Range, end: int, open_spans: Mapping[int, int]
 ) -> dict[int, int]:
     """How the spans end that are open at the end of the range: the clock of the ACK that commits
     them below `end`, or none. Ranges in which all of them stay open are not even read."""
@@ -148,7 +188,7 @@ def _fates(
             states.update(found.changed)
             for row in found.closes.tolist():
                 producer = int(batch.producers[row])
-                if batch.first_offset + row < part.end or producer not in waiting:
+                if batch.offsets[row] < part.end or producer not in waiting:
                     continue
                 del waiting[producer]
                 if found.outcomes[row] == Outcome.ACK_COMMIT:
@@ -166,6 +206,8 @@ def _limits(producers: np.ndarray[Any, np.dtype[np.int64]], cut: JournalCut) -> 
 
 
 def _sequence(batch: JournalBatch, states: States) -> Sequenced:
-    found = sequence_batch(batch.offsets, batch.producers, batch.clocks, batch.flags, states)
+    found = sequence_batch(
+        batch.offsets, batch.ends, batch.producers, batch.clocks, batch.flags, states
+    )
     found.raise_fault(batch.journal)
     return found

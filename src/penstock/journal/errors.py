@@ -12,6 +12,7 @@ from penstock.errors import (
     LocalProtocolError,
     PenstockError,
 )
+from penstock.journal.names import shown
 
 WAY_BACK: Final = (
     "Restore the store from a backup (penstock restore), or bring out what is whole "
@@ -75,6 +76,30 @@ class OffsetDroppedError(PenstockError):
             f"{self.journal}: offset {self.asked} was asked for, but retention has dropped "
             f"everything below {self.first_kept}; start at {self.first_kept} or later"
         )
+
+
+class DataLossError(PenstockError):
+    """Rows are gone that were not read yet, or that were read and taken back, and the user wants to
+    know. Starting again does not help: go on without them, or begin with a new checkpoint."""
+
+    def __init__(self, reader: str, journal: str, what: str) -> None:
+        super().__init__(reader, journal, what)
+        self.reader, self.journal, self.what = reader, journal, what
+
+    def __str__(self) -> str:
+        return (
+            f"{self.reader} lost rows of {shown(self.journal)}: {self.what}. Starting again "
+            "does not help. To go on without these rows set the option failOnDataLoss to false; or "
+            "begin anew (a stream: with another checkpoint), with startingOffsets that are there"
+        )
+
+
+class RowsTakenBackError(PenstockError):
+    """A log lost rows at its end that were read already: offsets name other rows now. What was
+    computed from them has to be computed again."""
+
+    kept: int
+    """The log agrees with what was read below this offset, as far as it is known."""
 
 
 class NothingToAbortError(ConfigurationError):

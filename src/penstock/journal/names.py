@@ -85,6 +85,18 @@ def name_of(known: str) -> str:
     return known.partition(_IDENTITY)[0]
 
 
+def identity_in(known: str) -> str:
+    """The identity of a journal that is known as this; nothing if it keeps its plain name."""
+    return known.partition(_IDENTITY)[2]
+
+
+def shown(name: str) -> str:
+    """A journal's name for people who know the collection and its partition columns."""
+    collection, labels = parse_journal_name(name)
+    parts = (f"{column} {decode_label(value)}" for column, value in labels.items())
+    return ", ".join(parts) or f"collection {collection}"
+
+
 NULL: Final = "null"
 """In a selector: no value. The text is written `"null"`."""
 _TERMS: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')

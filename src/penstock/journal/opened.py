@@ -1,15 +1,17 @@
-"""What users do with an open store: the same for every form of store."""
+"""What users do with a store that they may write to: the same for every form of store."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.journal.cut import take_cut
+from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.producer import OpenProducer
-from penstock.journal.progress import frontier_of
 from penstock.journal.recovery import (
     OpenTransaction,
     abort,
@@ -18,21 +20,19 @@ from penstock.journal.recovery import (
     recover,
     recover_at_once,
 )
-from penstock.journal.store import Abort, JournalStore
+from penstock.journal.writable import Abort, WritableStore
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Callable, Sequence
 
-    from penstock.frontier import Frontier
     from penstock.ids import Producer
-    from penstock.journal.cut import AsOf
+    from penstock.journal.cut import AsOf, JournalCut
 
 
 log = logging.getLogger(__name__)
 
 
-class OpenStore(JournalStore):
+class OpenStore(WritableStore):
     """A store with the conveniences of this folder on it."""
 
     def producer(self, name: str | None = None) -> OpenProducer:
@@ -69,24 +69,22 @@ class OpenStore(JournalStore):
         """What there is to abort. NothingToAbortError if there is nothing."""
         return find_open(self, producer)
 
-    def frontier(self, *collections: str, as_of: AsOf = None) -> Frontier:
-        """How far these collections have come together: no transaction is seen in part. Read each
-        of them `as_of` this frontier to see them at one and the same point."""
-
-        def journals() -> list[str]:
-            return [
-                journal.name for collection in collections for journal in self.journals(collection)
-            ]
-
-        return frontier_of(self, take_cut(self, journals, as_of))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
+    def cut(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        journals: Sequence[str] | Callable[[], Sequence[str]],
+        as_of: AsOf = None,
+        binding: int = 0,
+    ) -> list[JournalCut]:
+        """By what the ledgers say."""
+        return take_cut(self, journals, as_of, binding)
+
+    def open_transactions(self) -> Counter[str]:
+        """The dead producers' among them."""
+        found: Counter[str] = Counter()
+        for ledger in self.ledgers():
+            # Settled and forgotten just now; or damaged, and told by `doctor`.
+            with contextlib.suppress(ProducerFencedError, DamagedLedgerError):
+                record = ledger.record()
+                if not record.settled:
+                    found.update({touch.journal for touch in record.touches})
+        return found

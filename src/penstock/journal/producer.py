@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.ids import Producer
     from penstock.journal.rows import Rows
-    from penstock.journal.store import JournalStore, ProducerLedger
+    from penstock.journal.writable import ProducerLedger, WritableStore
 
 CLOCK_WRITE_MAX: Final = 2**63 - 1
 """Spark has no unsigned numbers. The year 3409 is far enough."""
@@ -56,9 +56,9 @@ class Stamped:
 
 
 class OpenProducer:
-    """Made by `JournalStore.producer()`. Threads may share one; their appends take turns."""
+    """Made by `OpenStore.producer()`. Threads may share one; their appends take turns."""
 
-    def __init__(self, store: JournalStore, ledger: ProducerLedger) -> None:
+    def __init__(self, store: WritableStore, ledger: ProducerLedger) -> None:
         self._store = store
         self._ledger = ledger
         self._lock = threading.RLock()
@@ -70,7 +70,7 @@ class OpenProducer:
         self._closed = False
 
     @classmethod
-    def open(cls, store: JournalStore, name: str | None) -> OpenProducer:
+    def open(cls, store: WritableStore, name: str | None) -> OpenProducer:
         recover_at_once(store)
         if name is None:
             return cls(store, store.open_ledger(None))
@@ -223,7 +223,7 @@ class OpenProducer:
             raise ProducerFencedError(str(self.id))
 
 
-def _retire_others(store: JournalStore, ledger: ProducerLedger, name: str) -> list[ProducerLedger]:
+def _retire_others(store: WritableStore, ledger: ProducerLedger, name: str) -> list[ProducerLedger]:
     """The earlier producers of a name, which can write no more from here on."""
     retired = []
     for other in store.ledgers():

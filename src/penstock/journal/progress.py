@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.journal.cut import JournalCut
-    from penstock.journal.store import JournalBatch, JournalStore, States
+    from penstock.journal.store import JournalBatch, ReadableStore, States
 
 Hint = tuple[str, int, int]
 """Journal, producer and clock of a commit that an ACK in another journal tells of."""
 
 
-def frontier_of(store: JournalStore, cuts: Sequence[JournalCut], binding: int = 0) -> Frontier:
+def frontier_of(store: ReadableStore, cuts: Sequence[JournalCut], binding: int = 0) -> Frontier:
     """The frontier at which exactly the documents of the cut are visible."""
     read: dict[str, States] = {}
     hints: dict[tuple[str, int], int] = {}
@@ -60,13 +60,13 @@ def _is_gone(state: ProducerState, clock: int) -> bool:
     return state.last_commit < clock and not state.max_continue
 
 
-def states_of(store: JournalStore, cut: JournalCut) -> States:
+def states_of(store: ReadableStore, cut: JournalCut) -> States:
     """Where each producer stands at the end of a journal's cut."""
     return _progress(store, cut)[0]
 
 
 def first_clock_open(
-    store: JournalStore, journal: str, producer: int, state: ProducerState
+    store: ReadableStore, journal: str, producer: int, state: ProducerState
 ) -> int | None:
     """The clock of the first document of the span that a producer has open in a journal; or one
     before it, if retention has dropped that document. None if it has none open."""
@@ -82,7 +82,7 @@ def first_clock_open(
     return state.last_commit + 1
 
 
-def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]:
+def _progress(store: ReadableStore, cut: JournalCut) -> tuple[States, list[Hint]]:
     """The states at the end of a journal's cut, and the hints of the ACKs on the way there."""
     begin, states = _start(store, cut)
     hints: list[Hint] = []
@@ -91,6 +91,7 @@ def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]
         rows = _rows_within(batch, cut, stopped)
         found = sequence_batch(
             batch.offsets[rows],
+            batch.ends[rows],
             batch.producers[rows],
             batch.clocks[rows],
             batch.flags[rows],
@@ -108,7 +109,7 @@ def _progress(store: JournalStore, cut: JournalCut) -> tuple[States, list[Hint]]
     return states, hints
 
 
-def _start(store: JournalStore, cut: JournalCut) -> tuple[int, States]:
+def _start(store: ReadableStore, cut: JournalCut) -> tuple[int, States]:
     """The latest known states that are not beyond any limit of the cut, also of producers that will
     never write again: a frontier without them would hide what they wrote."""
     departures = [*store.departures(cut.journal, cut.end)][::-1]
@@ -120,7 +121,7 @@ def _start(store: JournalStore, cut: JournalCut) -> tuple[int, States]:
 
 
 def _known(
-    store: JournalStore,
+    store: ReadableStore,
     journal: str,
     at: int,
     departures: Sequence[tuple[int, Mapping[int, ProducerState]]],

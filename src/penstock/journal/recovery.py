@@ -3,7 +3,8 @@
 Of a ledger that is damaged two things are left: whether a decision is there, whatever it says, and
 the journals. All spans that a producer has open belong to its one transaction. If a decision is
 there, or one of the journals has the commit already, the transaction was committed, and the others
-are acknowledged; if not, nobody has ever seen it, and it is rolled back.
+are acknowledged; if not, nobody has ever seen it, and it is rolled back. Journals are also asked
+where no decision is beside touches that are whole: it may be the one file that was lost.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from penstock.journal.errors import (
     UnknownJournalError,
 )
 from penstock.journal.progress import first_clock_open, states_of
-from penstock.journal.store import Abort, Decision, Touch
 from penstock.journal.transaction import acknowledge, roll_back
+from penstock.journal.writable import Abort, Decision, Touch
 from penstock.locks import LockHeldError, locking_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.ids import Producer
-    from penstock.journal.store import JournalStore, ProducerLedger, ProducerRecord
+    from penstock.journal.writable import ProducerLedger, ProducerRecord, WritableStore
     from penstock.sequence import ProducerState
 
 Outcome: TypeAlias = Literal["committed", "rolled back"]
@@ -74,7 +75,7 @@ class Recovery:
         return list(self.outcomes)
 
 
-def recover(store: JournalStore) -> Recovery:
+def recover(store: WritableStore) -> Recovery:
     """Settles every producer whose process is gone. One that cannot be settled, because something
     of it is damaged or held by a process that was paused, holds up none of the others.
 
@@ -95,7 +96,7 @@ def recover(store: JournalStore) -> Recovery:
     return found
 
 
-def recover_at_once(store: JournalStore) -> Recovery:
+def recover_at_once(store: WritableStore) -> Recovery:
     """The same by whoever comes by: what has to wait for somebody is left to others."""
     with locking_within(PASSING_SECONDS_MAX):
         return recover(store)
@@ -110,14 +111,14 @@ def _is_left(ledger: ProducerLedger) -> bool:
     return record.retired and not record.settled
 
 
-def fence(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
+def fence(store: WritableStore, ledger: ProducerLedger) -> Outcome | None:
     """Ends a producer for good, alive or not: first it can do no more, then it is settled. Gives
     what became of a transaction that it had in flight."""
     ledger.retire()
     return settle(store, ledger)
 
 
-def settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
+def settle(store: WritableStore, ledger: ProducerLedger) -> Outcome | None:
     """Of a retired producer."""
     try:
         settled = ledger.record().settled
@@ -126,7 +127,7 @@ def settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
     return None if settled else _settle(store, ledger)
 
 
-def find_open(store: JournalStore, producer: Producer) -> OpenTransaction:
+def find_open(store: WritableStore, producer: Producer) -> OpenTransaction:
     """NothingToAbortError if there is none."""
     touches = _find(store, producer).touches
     return OpenTransaction(
@@ -135,7 +136,7 @@ def find_open(store: JournalStore, producer: Producer) -> OpenTransaction:
 
 
 def abort(
-    store: JournalStore,
+    store: WritableStore,
     producer: Producer,
     by: str,
     at: float,
@@ -156,7 +157,7 @@ def abort(
     return store.note_abort(replace(noted, outcome=_end(store, producer, found)))
 
 
-def _end(store: JournalStore, producer: Producer, found: _Found) -> str:
+def _end(store: WritableStore, producer: Producer, found: _Found) -> str:
     if found.ledger is not None:
         return fence(store, found.ledger) or NOTHING_OPEN
     roll_back(store, producer, found.touches, None)
@@ -173,7 +174,7 @@ class _Found:
     touches: tuple[Touch, ...]
 
 
-def _find(store: JournalStore, producer: Producer) -> _Found:
+def _find(store: WritableStore, producer: Producer) -> _Found:
     ledger = next((one for one in store.ledgers() if one.producer == producer), None)
     name = None
     if ledger is not None:
@@ -198,33 +199,38 @@ def _find(store: JournalStore, producer: Producer) -> _Found:
     return _Found(None, name, left)
 
 
-def _open_spans(store: JournalStore, producer: Producer) -> tuple[Touch, ...]:
+def _open_spans(store: WritableStore, producer: Producer) -> tuple[Touch, ...]:
     """As the journals themselves tell. Nobody writes as this producer any more."""
     return tuple(
         Touch(journal, state.offset, state.last_commit)
-        for journal, state in _states_of(store, producer)
+        for journal, state in _states_of(store, producer, _all_journals(store))
         if state.max_continue
     )
 
 
-def _states_of(store: JournalStore, producer: Producer) -> Iterator[tuple[str, ProducerState]]:
-    """Where the producer stands, in each journal that has rows of it."""
-    for journal in _all_journals(store):
-        probe = store.probe(journal)
+def _states_of(
+    store: WritableStore, producer: Producer, journals: Iterable[str]
+) -> Iterator[tuple[str, ProducerState]]:
+    """Where the producer stands, in each of the journals that is there and has rows of it."""
+    for journal in journals:
+        try:
+            probe = store.probe(journal)
+        except UnknownJournalError:
+            continue  # the crash came before the journal was made, or it was deleted
         whole = JournalCut(journal, probe.first_kept, probe.write_head)
         state = states_of(store, whole).get(producer.int64)
         if state is not None:
             yield journal, state
 
 
-def _all_journals(store: JournalStore) -> Iterator[str]:
+def _all_journals(store: WritableStore) -> Iterator[str]:
     for collection in store.collections():
         for journal in store.journals(collection):
             yield journal.name
 
 
 def _is_same(
-    store: JournalStore, producer: Producer, touches: tuple[Touch, ...], seen: OpenTransaction
+    store: WritableStore, producer: Producer, touches: tuple[Touch, ...], seen: OpenTransaction
 ) -> bool:
     """What was seen is durable: so it is still found where this transaction began, or this one
     began after it."""
@@ -235,7 +241,7 @@ def _is_same(
     return since is not None and since <= seen.since + SINCE_SECONDS_SLACK
 
 
-def _since(store: JournalStore, producer: Producer, touches: tuple[Touch, ...]) -> float | None:
+def _since(store: WritableStore, producer: Producer, touches: tuple[Touch, ...]) -> float | None:
     clocks = (_first_clock(store, producer, touch) for touch in touches)
     first = min((clock for clock in clocks if clock is not None), default=None)
     if first is None:
@@ -244,7 +250,7 @@ def _since(store: JournalStore, producer: Producer, touches: tuple[Touch, ...]) 
     return seconds + nanoseconds / 1e9
 
 
-def _first_clock(store: JournalStore, producer: Producer, touch: Touch) -> int | None:
+def _first_clock(store: WritableStore, producer: Producer, touch: Touch) -> int | None:
     """Of the producer's rows in the journal since it was touched. They are usually the next ones
     there; None if no durable one is."""
     try:
@@ -259,13 +265,15 @@ def _first_clock(store: JournalStore, producer: Producer, touch: Touch) -> int |
     return None
 
 
-def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
+def _settle(store: WritableStore, ledger: ProducerLedger) -> Outcome | None:
     """Carries a retired producer's decision out, or rolls its open transaction back."""
     ledger.confirm()
     try:
         record = ledger.record()
     except DamagedLedgerError as damage:
-        outcome = _settle_by_journals(store, ledger, is_decided=damage.known.is_decided)
+        outcome = _settle_by_journals(
+            store, ledger, list(_all_journals(store)), is_decided=damage.known.is_decided
+        )
         log.warning(
             "%s was damaged (%s); producer %s was settled from what the journals hold: %s",
             damage.file,
@@ -282,7 +290,7 @@ def _settle(store: JournalStore, ledger: ProducerLedger) -> Outcome | None:
 
 
 def _settle_by_record(
-    store: JournalStore, ledger: ProducerLedger, record: ProducerRecord
+    store: WritableStore, ledger: ProducerLedger, record: ProducerRecord
 ) -> Outcome | None:
     if record.decision is not None:
         acknowledge(store, record.producer, record.decision, ledger)
@@ -293,21 +301,43 @@ def _settle_by_record(
         return "committed"
     if not record.touches:
         return None
+    journals = [touch.journal for touch in record.touches]
+    if (
+        _has_commit_since(store, record)
+        and _settle_by_journals(store, ledger, journals, is_decided=False) == "committed"
+    ):
+        log.warning(
+            "the decision of producer %s is lost; its transaction was committed, for a journal has "
+            "the acknowledgement",
+            record.producer,
+        )
+        return "committed"
     # If the crash came after completing, before clearing, this finds no open span, and the
     # ACKs are duplicates that change nothing.
     roll_back(store, record.producer, record.touches, ledger)
     return "committed" if record.is_carried_out else "rolled back"
 
 
+def _has_commit_since(store: WritableStore, record: ProducerRecord) -> bool:
+    """Whether a journal has a commit that its producer made after touching it."""
+    states = dict(_states_of(store, record.producer, (touch.journal for touch in record.touches)))
+    return any(
+        touch.journal in states and states[touch.journal].last_commit > touch.last_commit
+        for touch in record.touches
+    )
+
+
 def _settle_by_journals(
-    store: JournalStore, ledger: ProducerLedger, *, is_decided: bool
+    store: WritableStore, ledger: ProducerLedger, journals: Iterable[str], *, is_decided: bool
 ) -> Outcome | None:
-    """See above. A producer does nothing else while a transaction is open: what it committed after
-    the first document of one is that transaction."""
+    """See above. `journals` has all of the transaction, and perhaps others. A producer does nothing
+    else while a transaction is open: what it committed after the first document of one is that
+    transaction."""
     producer = ledger.producer
-    for journal in _all_journals(store):
-        store.sync(journal, ALL_WRITTEN)  # a span that nobody came to sync is closed, too
-    states = dict(_states_of(store, producer))
+    for journal in journals:
+        with contextlib.suppress(UnknownJournalError):
+            store.sync(journal, ALL_WRITTEN)  # a span that nobody came to sync is closed, too
+    states = dict(_states_of(store, producer, journals))
     opened = {journal: state for journal, state in states.items() if state.max_continue}
     if not opened:
         return "committed" if is_decided else None

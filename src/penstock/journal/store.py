@@ -1,30 +1,37 @@
-"""What a store of journals can do, whatever holds the bytes.
+"""What can be read from a store of journals, whatever holds the bytes: one half of what a store is.
 
 `file://` is the first form. Nothing here speaks of files: journals are lists of rows addressed by
 offset, they only grow at the end and shrink at the front, and their number grows. A log broker's
-topics fit the same words.
+topics fit the same words. The other half, writing, is writable.py; a store may lack it.
 """
 
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from penstock.journal.errors import UnknownJournalError
 from penstock.journal.names import EVERYTHING, Selector
+from penstock.journal.progress import frontier_of
 from penstock.sequence import ProducerState
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
 
     import pyarrow as pa
 
-    from penstock.ids import Producer
+    from penstock.frontier import Frontier
     from penstock.journal.collection import Collection
-    from penstock.journal.frames import Payload
+    from penstock.journal.cut import AsOf, JournalCut
+    from penstock.journal.transaction_log import TransactionLog
+
+Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Clocks: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 States = dict[int, ProducerState]
 """Producer (as int64) to where sequencing stands for it."""
@@ -52,6 +59,15 @@ class Probe:
     suspended: bool = False
     identity: str = field(default="", compare=False)
     """Which journal that is, as in `Journal`. Probes are equal if what is held is."""
+    begin: int | None = field(default=None, compare=False)
+    """Where the user asked to begin, if that is known: rows below are nobody's loss."""
+
+    def lost_from(self, offset: int) -> int:
+        """Where the rows begin that retention took from a reader that had come to `offset`. They
+        end at `first_kept`; at or above it, there are none."""
+        if self.begin is None:
+            return offset or self.first_kept  # who begins takes what is there
+        return max(offset, self.begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,161 +82,115 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class JournalBatch:
-    """Rows of a journal at consecutive offsets, as they were written.
+    """Rows of a journal, one behind another, as they were written.
 
     `documents` has a row for each, all null where the row is an acknowledgement; `hints` gives
-    the acknowledgements' hints by row.
+    the acknowledgements' hints by row. A batch without rows says only that none come before
+    `next_offset`, which lies beyond where the reader stood.
     """
 
     journal: str
-    first_offset: int
-    producers: np.ndarray[Any, np.dtype[np.int64]]
-    clocks: np.ndarray[Any, np.dtype[np.uint64]]
+    offsets: Int64s
+    """The log's own numbers: they ascend, with any gaps between them."""
+    ends: Int64s
+    """The least offset that a row behind each one can have. Nobody else adds to an offset."""
+    next_offset: int
+    """Where a reader goes on: at the last row's end, or beyond it where the log holds no row."""
+    producers: Int64s
+    clocks: Clocks
+    """Identity: with the producer, what sequencing and frontiers compare."""
+    times: Clocks
+    """What the shuffle orders rows by, in units of a clock. The very array `clocks`, unless the
+    store `is_timed`."""
     flags: np.ndarray[Any, np.dtype[np.uint16]]
     documents: pa.RecordBatch
     hints: Mapping[int, tuple[str, ...]]
+    epochs: Mapping[int, int] = field(default_factory=dict)
+    """The producer epochs of transaction markers by row, where a transaction log and not the
+    acknowledgements say which journals belong together."""
+    probe: Probe | None = None
+    """What the journal held when these rows were read, where that comes with the rows: whoever
+    wants to know does not ask again."""
+
+    @classmethod
+    def numbered(  # noqa: PLR0917 - a column each
+        cls,
+        journal: str,
+        first_offset: int,
+        producers: Int64s,
+        clocks: Clocks,
+        flags: np.ndarray[Any, np.dtype[np.uint16]],
+        documents: pa.RecordBatch,
+        hints: Mapping[int, tuple[str, ...]],
+    ) -> JournalBatch:
+        """Rows of a journal that numbers them without gaps, and whose clocks are times."""
+        end = first_offset + len(clocks)
+        numbers = np.arange(first_offset, end + 1, dtype=np.int64)
+        return cls(
+            journal,
+            numbers[:-1],
+            numbers[1:],
+            end,
+            producers,
+            clocks,
+            clocks,
+            flags,
+            documents,
+            hints,
+        )
 
     @property
     def rows(self) -> int:
         return len(self.clocks)
 
-    @property
-    def offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        return np.arange(self.first_offset, self.first_offset + self.rows, dtype=np.int64)
+    def within(self, begin: int, end: int) -> JournalBatch:
+        """The rows whose offsets are in [begin, end)."""
+        first, last = np.searchsorted(self.offsets, (begin, end)).tolist()
+        return self if last - first == self.rows else self.part(first, last)
+
+    def part(self, begin: int, end: int, *, copied: bool = False) -> JournalBatch:
+        """Rows [begin, end) of the batch, by their numbers in it. With `copied` they do not hold
+        the memory of the others."""
+        rows: Any = np.arange(begin, end) if copied else slice(begin, end)
+        clocks = self.clocks[rows]
+        return replace(
+            self,
+            offsets=self.offsets[rows],
+            ends=self.ends[rows],
+            next_offset=self.next_offset if end >= self.rows else int(self.offsets[end]),
+            producers=self.producers[rows],
+            clocks=clocks,
+            times=clocks if self.times is self.clocks else self.times[rows],
+            flags=self.flags[rows],
+            documents=(
+                self.documents.take(rows) if copied else self.documents.slice(begin, end - begin)
+            ),
+            hints={row - begin: hints for row, hints in self.hints.items() if begin <= row < end},
+            epochs={row - begin: one for row, one in self.epochs.items() if begin <= row < end},
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Rows were placed at [begin, end); they are durable once `sync` has covered `end`."""
-
-    begin: int
-    end: int
-    identity: str = field(default="", compare=False)
-    """Of the journal that has them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Touch:
-    """A producer's open transaction reached a journal: from which offset on its rows are found,
-    and the producer's last commit there, which is the clock a rollback needs."""
-
-    journal: str
-    offset: int
-    last_commit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A transaction is committed: its ACKs of this clock are to be in all of these journals, from
-    the offsets of the touches on. It holds them itself: those noted may not outlive a power cut."""
-
-    clock: int
-    touches: tuple[Touch, ...]
-
-    @property
-    def journals(self) -> tuple[str, ...]:
-        return tuple(touch.journal for touch in self.touches)
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerRecord:
-    """What the store knows of a producer: the proof of its transactions.
-
-    `completed` is the clock of the last transaction all of whose ACKs are durable. `decision` is a
-    transaction that is committed but perhaps not acknowledged everywhere. `touches` are the
-    journals of the open transaction; `is_carried_out` says that they are still those of the one
-    that was completed last, and only have to be forgotten.
-    """
-
-    producer: Producer
-    name: str | None
-    retired: bool
-    completed: int
-    decision: Decision | None
-    touches: tuple[Touch, ...]
-    settled: bool
-    is_carried_out: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Somebody aborted a producer's transaction by hand."""
-
-    producer: Producer
-    name: str | None
-    at: float
-    """Seconds of the wall clock."""
-    by: str
-    journals: tuple[str, ...]
-    """Those that the transaction had touched."""
-    outcome: str | None = None
-    """`rolled back`; or `committed`, if that was decided before; or `nothing was open`, if it ended
-    in this very moment, or somebody else settled it. None: whoever aborted it did not come to the
-    end of it, and recovery does what was left."""
-
-
-class ProducerLedger(abc.ABC):
-    """The durable record of one producer's transactions, in the hands of its owner or settler."""
-
-    producer: Producer
-
-    @abc.abstractmethod
-    def record(self) -> ProducerRecord:
-        """ProducerFencedError if it was settled and forgotten; DamagedLedgerError if a part of it
-        cannot be read."""
-
-    @abc.abstractmethod
-    def name(self) -> str | None:
-        """That it was opened with, if any. The same errors as of `record`."""
-
-    @abc.abstractmethod
-    def check_open(self) -> None:
-        """ProducerFencedError unless the producer may still write."""
-
-    @abc.abstractmethod
-    def touch(self, touch: Touch) -> None:
-        """Notes a journal of the open transaction, before the first row goes there."""
-
-    @abc.abstractmethod
-    def decide(self, decision: Decision) -> None:
-        """Makes the commit true, durably and once. CommitFailedError if the producer was fenced."""
-
-    @abc.abstractmethod
-    def confirm(self) -> None:
-        """Of a retired producer: what it decided is durable from here on, and nothing more will
-        be decided. Its owner may have died in between, or be alive and in the middle of it."""
-
-    @abc.abstractmethod
-    def complete(self) -> None:
-        """The decided transaction's ACKs are durable everywhere: nothing is left to do for it."""
-
-    @abc.abstractmethod
-    def clear(self) -> None:
-        """The open transaction is over: forgets its touches."""
-
-    @abc.abstractmethod
-    def retire(self) -> None:
-        """From here on the producer can neither append nor decide."""
-
-    @abc.abstractmethod
-    def settle(self) -> None:
-        """A retired producer has nothing left in flight."""
-
-
-class JournalStore(abc.ABC):
-    """Durable journals, collections over them, and the records of their producers."""
+class ReadableStore(abc.ABC):
+    """Collections and their journals, as readers see them. Nothing here is changed by reading."""
 
     url: str
+    is_timed: bool = False
+    """Rows have times apart from their clocks: identity is no time here."""
+
+    @property
+    def address(self) -> str:
+        """By which another process of ours opens the same store. Unlike `url` it may hold secrets:
+        it goes to members and tasks, and nobody shows or keeps it."""
+        return self.url
+
+    own_key: str = ""
+    """The column that is a row's key in the log itself, if it has such: null is no key there."""
+    fails_on_loss: bool = False
+    """A reader fails if rows are gone that it had not read. Else it logs that, and goes on."""
+    by_offset: bool = False
+    """A row's identity is its offset (`offset_identity.py`): reads tell how far they have come."""
 
     # Collections
-
-    @abc.abstractmethod
-    def create(self, collection: Collection) -> Collection:
-        """Creates a collection; the same one again is fine, a different one is refused."""
-
-    @abc.abstractmethod
-    def evolve(self, name: str, schema: pa.Schema | str) -> Collection:
-        """Adds nullable columns; a schema that would break written documents is refused."""
 
     @abc.abstractmethod
     def collection(self, name: str) -> Collection: ...
@@ -235,27 +205,31 @@ class JournalStore(abc.ABC):
         """The collection's journals that the selector accepts, by name."""
 
     @abc.abstractmethod
+    def probes(self, journals: Iterable[str]) -> dict[str, Probe]:
+        """What each of these journals holds, in one call. Those that are not there are left out."""
+
     def probe(self, journal: str) -> Probe:
-        """First kept offset and write head: a few microseconds, no lock."""
-
-    @abc.abstractmethod
-    def append(
-        self, journal: str, payloads: Sequence[Payload], ledger: ProducerLedger | None
-    ) -> Appended:
-        """Places the payloads one after another, in one order over all appenders. The ledger is
-        checked in that same order; none is given by who settles a retired producer. Not durable
-        before `sync`."""
-
-    @abc.abstractmethod
-    def sync(self, journal: str, through: int) -> None:
-        """Returns once all rows below `through` are durable, and so visible to readers."""
+        """What one journal holds. UnknownJournalError if it is not there."""
+        found = self.probes([journal])
+        if journal not in found:
+            raise UnknownJournalError(journal)
+        return found[journal]
 
     @abc.abstractmethod
     def read(
-        self, journal: str, begin: int, end: int | None = None, columns: Sequence[str] | None = None
+        self,
+        journal: str,
+        begin: int,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        fetch_bytes: int | None = None,
     ) -> Iterator[JournalBatch]:
-        """Rows [begin, end) in order, up to the write head of now. OffsetDroppedError if `begin`
-        is below the first kept offset."""
+        """The rows with offsets in [begin, end) in order, up to the write head of now. Both may
+        lie between rows. OffsetDroppedError if `begin` is below the first kept offset.
+
+        Whoever takes about `fetch_bytes` of documents at a time says so: a store that gets rows
+        over a network does not ask for many more, which it would decode in vain."""
 
     @abc.abstractmethod
     def wait(self, journal: str, beyond: int, timeout_s: float) -> int:
@@ -280,44 +254,61 @@ class JournalStore(abc.ABC):
         down, as far as the producers' rows are kept."""
         yield from ()
 
-    @abc.abstractmethod
-    def drop_before(self, journal: str, offset: int) -> int:
-        """Retention: drops what can be dropped below `offset`; gives the first kept offset."""
+    # Transactions
 
     @abc.abstractmethod
-    def suspend(self, journal: str) -> None:
-        """Drops every row. The journal reads as empty at its head until the next append."""
+    def cut(
+        self,
+        journals: Sequence[str] | Callable[[], Sequence[str]],
+        as_of: AsOf = None,
+        binding: int = 0,
+    ) -> list[JournalCut]:
+        """A cut of these journals in which every transaction is whole, while writers go on. Take
+        one for all journals that are to be seen together; `binding` tells a frontier's entries.
 
-    # Producers
+        Give who lists the journals, because a transaction may make one just now: those that vanish
+        meanwhile are left out. Of journals that are given by name, all have to be there.
+        """
 
-    @abc.abstractmethod
-    def open_ledger(self, name: str | None) -> ProducerLedger:
-        """Registers a new producer, alive as long as this process is."""
+    def frontier_of(self, cuts: Sequence[JournalCut], binding: int = 0) -> Frontier:
+        """The frontier at which exactly the documents of the cut are visible."""
+        return frontier_of(self, cuts, binding)
 
-    @abc.abstractmethod
-    def naming(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Held while this name of producers changes hands."""
+    def frontier(self, *collections: str, as_of: AsOf = None) -> Frontier:
+        """How far these collections have come together: no transaction is seen in part. Read each
+        of them `as_of` this frontier to see them at one and the same point."""
 
-    @abc.abstractmethod
-    def ledgers(self) -> list[ProducerLedger]:
-        """All producers that may have a transaction in flight, or had one lately."""
+        def journals() -> list[str]:
+            return [
+                journal.name for collection in collections for journal in self.journals(collection)
+            ]
 
-    def unsettled(self) -> list[ProducerLedger]:
-        """The retired ones among them that nobody has settled yet."""
-        return self.ledgers()
+        return self.frontier_of(self.cut(journals, as_of))
 
-    @abc.abstractmethod
-    def retire_dead(self) -> None:
-        """Retires the producers whose process is gone, and forgets those long settled."""
+    def transaction_log(self) -> TransactionLog | None:
+        """A new reader of the log that says which commits belong together, where acknowledgements
+        do not name each other's journals. None: they do."""
+        return None
 
-    @abc.abstractmethod
-    def note_abort(self, abort: Abort) -> Abort:
-        """Durably; in place of an earlier note of the same producer, unless that one has an
-        outcome. Gives what is on record then."""
+    def open_transactions(self) -> Mapping[str, int]:
+        """How many transactions are in flight in each journal, as far as the store knows."""
+        return {}
 
-    @abc.abstractmethod
-    def aborts(self) -> list[Abort]:
-        """All that were ever noted, the newest first."""
+    def recover_if_possible(self) -> None:
+        """Before a read: where readers can help to end what dead producers left, they do, so that
+        it is seen. Nothing waits for it, and nothing is wrong if it cannot be done."""
+        return
 
     @abc.abstractmethod
     def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

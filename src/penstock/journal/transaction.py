@@ -30,7 +30,7 @@ from penstock.journal.errors import (
     UnknownJournalError,
 )
 from penstock.journal.frames import Ack, encode_ack
-from penstock.journal.store import Decision, JournalStore, ProducerLedger, Touch
+from penstock.journal.writable import Decision, ProducerLedger, Touch, WritableStore
 
 if TYPE_CHECKING:
     import threading
@@ -67,7 +67,7 @@ class Transaction:
 
     def __init__(
         self,
-        store: JournalStore,
+        store: WritableStore,
         ledger: ProducerLedger,
         producer: OpenProducer,
         lock: threading.RLock,
@@ -262,7 +262,7 @@ class Transaction:
 
 
 def acknowledge(
-    store: JournalStore, producer: Producer, decision: Decision, ledger: ProducerLedger | None
+    store: WritableStore, producer: Producer, decision: Decision, ledger: ProducerLedger | None
 ) -> None:
     """Step 5, by the owner or by who settles after it: an ACK in every journal, durably."""
     ends = {}
@@ -276,7 +276,7 @@ def acknowledge(
 
 
 def roll_back(
-    store: JournalStore,
+    store: WritableStore,
     producer: Producer,
     touches: tuple[Touch, ...],
     ledger: ProducerLedger | None,

@@ -69,7 +69,7 @@ def document_batch(found: Documents, schema: pa.Schema, binding: int = 0) -> pa.
         "journal": lambda: pa.repeat(found.journal, count),
         "offset": lambda: pa.array(found.offsets),
         "producer": lambda: producer_names(pa.array(found.producers)),
-        "clock": lambda: moments(found.clocks),
+        "clock": lambda: moments(found.times),
         "clock_raw": lambda: pa.array(found.clocks),
         "binding": lambda: pa.repeat(pa.scalar(binding, pa.int32()), count),
         "commit_clock_raw": lambda: pa.array(found.commit_clocks),

@@ -35,19 +35,21 @@ from penstock.sequence.outcomes import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DTYPES: Final = tuple(map(np.dtype, (np.int64, np.int64, np.uint64, np.uint16)))
+_DTYPES: Final = tuple(map(np.dtype, (np.int64, np.int64, np.int64, np.uint64, np.uint16)))
 
 
-def sequence_batch(
+def sequence_batch(  # noqa: PLR0917 - a column each
     offsets: Int64s,
+    ends: Int64s,
     producers: Int64s,
     clocks: Clocks,
     flags: Flags,
     states: Mapping[int, ProducerState],
 ) -> Sequenced:
     """Sequences rows of one journal, in offset order, whose producers were left in `states`. Only
-    the states of producers with rows here are asked for."""
-    dtypes = (offsets.dtype, producers.dtype, clocks.dtype, flags.dtype)
+    the states of producers with rows here are asked for. A span begins at its first row's offset,
+    and a close counts up to its row's end."""
+    dtypes = (offsets.dtype, ends.dtype, producers.dtype, clocks.dtype, flags.dtype)
     if dtypes != _DTYPES:
         raise LocalProtocolError(f"the columns must be {_DTYPES}, not {dtypes}")
     if len(offsets) == 0:
@@ -68,7 +70,9 @@ def sequence_batch(
     if outcomes[row] == FAULT:
         # After its first fault a producer's outcomes mean nothing, so the first of all counts. The
         # rows before it are sequenced once more without what follows them.
-        before = sequence_batch(offsets[:row], producers[:row], clocks[:row], flags[:row], states)
+        before = sequence_batch(
+            offsets[:row], ends[:row], producers[:row], clocks[:row], flags[:row], states
+        )
         producer = int(producers[row])
         state = before.changed.get(producer) or states.get(producer, UNSEEN)
         is_outside = kind_of(int(flags[row])) is Kind.OUTSIDE
@@ -82,7 +86,7 @@ def sequence_batch(
             error=OutsideWithPrecedingContinueError if is_outside else AckPartialCommitError,
         )
         return replace(before, fault=fault)
-    changed = _states_after(groups, found, offsets)
+    changed = _states_after(groups, found, offsets, ends)
     return Sequenced.of(outcomes, _discards(groups, found), changed, states, None)
 
 
@@ -98,19 +102,23 @@ def _discards(groups: Groups, found: Found) -> Discards:
     )
 
 
-def _states_after(groups: Groups, found: Found, offsets: Int64s) -> dict[int, ProducerState]:
+def _states_after(
+    groups: Groups, found: Found, offsets: Int64s, ends: Int64s
+) -> dict[int, ProducerState]:
     """The states of the producers which the batch changed."""
     # The last row that began or closed a span tells the offset. -1 goes before all groups.
     is_turn = found.outcomes - BEGIN <= CLOSE_LAST - BEGIN
     turns = np.append(-1, np.flatnonzero(is_turn))
     turns = turns[np.searchsorted(turns, groups.ends, side="right") - 1]
     changed: dict[int, ProducerState] = {}
-    for producer, entering, has_turn, outcome, offset, last_commit, max_continue in zip(
+    turn_rows = groups.rows(turns)
+    for producer, entering, has_turn, outcome, offset, end, last_commit, max_continue in zip(
         groups.producers,
         groups.entering,
         (turns >= groups.starts).tolist(),
         found.outcomes[turns].tolist(),
-        offsets[groups.rows(turns)].tolist(),
+        offsets[turn_rows].tolist(),
+        ends[turn_rows].tolist(),
         found.last_commits.tolist(),
         found.max_continues.tolist(),
         strict=True,
@@ -118,7 +126,7 @@ def _states_after(groups: Groups, found: Found, offsets: Int64s) -> dict[int, Pr
         if has_turn and outcome == BEGIN:
             changed[producer] = ProducerState(last_commit, max_continue, offset)
         elif has_turn:
-            changed[producer] = ProducerState(last_commit, 0, -(offset + 1))
+            changed[producer] = ProducerState(last_commit, 0, -end)
         elif entering.max_continue != 0:
             changed[producer] = ProducerState(last_commit, max_continue, entering.offset)
     return changed

@@ -61,8 +61,9 @@ def sequence(
     raise AckPartialCommitError(clock, last_commit, max_continue)
 
 
-def sequence_rows(
+def sequence_rows(  # noqa: PLR0917 - a column each
     offsets: Int64s,
+    ends: Int64s,
     producers: Int64s,
     clocks: Clocks,
     flags: Flags,
@@ -73,8 +74,8 @@ def sequence_rows(
     outcomes = bytearray()
     rollbacks: list[tuple[int, int, int, int]] = []
     fault: Fault | None = None
-    columns = (offsets.tolist(), producers.tolist(), clocks.tolist(), flags.tolist())
-    for row, (offset, producer, clock, flag) in enumerate(zip(*columns, strict=True)):
+    columns = (column.tolist() for column in (offsets, ends, producers, clocks, flags))
+    for row, (offset, end, producer, clock, flag) in enumerate(zip(*columns, strict=True)):
         state = changed.get(producer) or states.get(producer, UNSEEN)
         last_commit, max_continue, at = state.last_commit, state.max_continue, state.offset
         try:
@@ -86,7 +87,7 @@ def sequence_rows(
         if outcome > CLOSE_LAST:
             continue
         if outcome >= CLOSE_FIRST:
-            at = -(offset + 1)
+            at = -end
             if outcome >= ROLLBACK_FIRST:
                 rollbacks.append((row, producer, last_commit, max_continue))
         elif outcome == BEGIN:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from penstock.frontier import (
 )
 from penstock.frontier.chunks import split_chunks
 from penstock.ids import Producer
+from penstock.journal.transaction_log import Marker
 from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
@@ -35,6 +36,7 @@ from penstock.shuffle.session.state import (
     ReadEnded,
     RowsMissing,
     SliceOpened,
+    SpansLeft,
     StartRead,
 )
 from penstock.shuffle.status import MemberStatus
@@ -96,6 +98,7 @@ FromMember: TypeAlias = (
     | ListingRemoved
     | ReadEnded
     | RowsMissing
+    | SpansLeft
     | Progressed
     | RoomNeeded
     | MemberFailed
@@ -119,6 +122,7 @@ _PLAIN: Final = {
         RoomNeeded,
         RowsMissing,
         SliceOpened,
+        SpansLeft,
     )
 }
 """Messages whose fields are JSON as they are."""
@@ -198,6 +202,7 @@ def _encode(message: Message) -> _Row:
     match message:
         case Progressed():
             chunks = list(encode_chunks(fields.pop("delta")))
+            fields["markers"] = [asdict(marker) for marker in message.markers]
         case ConsumedThrough():
             chunks = list(encode_chunks(fields.pop("frontier")))
         case MemberStatus(waits=waits):
@@ -238,7 +243,8 @@ def _decode(kind: str, fields: dict[str, Any], chunks: list[bytes] | None) -> Me
         raise ValueError("there is no such kind, or its frontier is missing")
     frontier = decode_chunks(chunks)
     if kind == "Progressed":
-        return Progressed(**fields, delta=frontier)
+        markers = tuple(Marker(**marker) for marker in fields.pop("markers", ()))
+        return Progressed(**fields, delta=frontier, markers=markers)
     if kind == "ConsumedThrough":
         return ConsumedThrough(**fields, frontier=frontier)
     raise ValueError("there is no such kind")

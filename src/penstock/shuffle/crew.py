@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.directory.meeting import Meeting, OpenMeeting
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.member import Settings, Setup
     from penstock.shuffle.member_messages import MemberMessage
@@ -99,7 +99,7 @@ class CrewShuffle(Shuffle):
     def __init__(
         self,
         feed: Feed,
-        store: JournalStore,
+        store: ReadableStore,
         folder: Path,
         *,
         members: int = 2,
@@ -315,7 +315,7 @@ class Crew:
                 self._serving[member] = location
             case Failed(error=error, queue_lost=lost):
                 failed = MemberLostError(f"member {member} failed: {error}", member)
-                self._lose(member, lost or failed)
+                self._lose(member, lost or self.diagnose(failed))
             case Logged(logger=logger, level=level, message=text, known=known):
                 _logger(logger).log(level, "member %d: %s", member, text, extra=known)
             case Over():

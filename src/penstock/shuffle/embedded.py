@@ -16,7 +16,7 @@ from penstock.transport.security import Security, Token
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume
@@ -28,7 +28,7 @@ class EmbeddedShuffle(Shuffle):
     def __init__(
         self,
         feed: Feed,
-        store: JournalStore,
+        store: ReadableStore,
         folder: Path,
         *,
         members: int = 2,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from penstock.checkpoint import Barrier
     from penstock.directory.keyvalue import KeyValue
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.routing import Assignment
     from penstock.shuffle.control import FromMember, Message
     from penstock.shuffle.feed import Feed
@@ -102,7 +102,7 @@ class Member:
     def __init__(
         self,
         setup: Setup,
-        store: JournalStore,
+        store: ReadableStore,
         security: Security,
         keyvalue: KeyValue,
         *,

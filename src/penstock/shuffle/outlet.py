@@ -29,7 +29,7 @@ from penstock.threads import Pool
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from penstock.journal import OpenStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.running import Shuffle
     from penstock.shuffle.serving import Served
@@ -63,7 +63,7 @@ class EpochGoneError(CorruptStorageError):
 class Outlet:
     """From `open` to `close`. One thread at a time."""
 
-    def __init__(self, shuffle: Shuffle, store: OpenStore, feed: Feed) -> None:
+    def __init__(self, shuffle: Shuffle, store: ReadableStore, feed: Feed) -> None:
         self._shuffle = shuffle
         self._store = store
         self._plan = make_plan(feed, store)

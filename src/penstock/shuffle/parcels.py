@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.columns import CLOCK, OFFSET, PRODUCER, READ, VNODE
+from penstock.columns import CLOCK, OFFSET, PRODUCER, READ, TIME, VNODE
 from penstock.errors import RemoteProtocolError
 
 __all__ = [
@@ -24,8 +24,14 @@ __all__ = [
     "READS_SCHEMA",
     "READS_STAGE",
     "ROLLBACK_SCHEMA",
+    "ROW_BYTES",
+    "TIME",
+    "TIMED_ROW_BYTES",
     "VNODE",
     "Stage",
+    "fields_of",
+    "parcel_schema",
+    "times_of",
 ]
 
 PARCEL_FIELDS: Final = (
@@ -36,6 +42,15 @@ PARCEL_FIELDS: Final = (
     pa.field(VNODE, pa.uint16(), nullable=False),
 )
 """Before the document's own columns."""
+_TIMED_FIELDS: Final = (
+    *PARCEL_FIELDS[:4],
+    pa.field(TIME, pa.uint64(), nullable=False),
+    *PARCEL_FIELDS[4:],
+)
+"""Where rows have times apart from their clocks."""
+ROW_BYTES: Final = 30
+TIMED_ROW_BYTES: Final = 38
+"""What these columns take of each row."""
 
 ROLLBACK_SCHEMA: Final = pa.schema(
     [
@@ -80,3 +95,20 @@ class Stage:
         if start != "parcels" or not binding.isdecimal() or not version.isdecimal():
             raise RemoteProtocolError(f"{text!r} is no stage of a shuffle")
         return cls(int(binding), int(version))
+
+
+def parcel_schema(documents: pa.Schema, *, is_timed: bool) -> pa.Schema:
+    """The schema of parcels with these documents."""
+    return pa.schema([*(_TIMED_FIELDS if is_timed else PARCEL_FIELDS), *documents])
+
+
+def fields_of(schema: pa.Schema) -> tuple[pa.Field[Any], ...]:
+    """Those of a parcel's columns that stand before the document's own. Their place tells: an old
+    collection may have a column of the same name."""
+    is_timed = len(schema) > 4 and schema.field(4).name == TIME
+    return _TIMED_FIELDS if is_timed else PARCEL_FIELDS
+
+
+def times_of(batch: pa.RecordBatch) -> pa.Array[Any]:
+    """What a parcel's rows are ordered by: their times, or else their clocks."""
+    return batch.column(4 if fields_of(batch.schema) is _TIMED_FIELDS else 3)

@@ -10,12 +10,13 @@ from penstock.ids import CLOCK_MAX, CLOCK_UNIX_EPOCH, clock_duration, clock_from
 from penstock.journal.names import Selector
 from penstock.routing import check_key_type
 from penstock.shuffle.feed import BindingError
+from penstock.shuffle.parcels import ROW_BYTES, TIMED_ROW_BYTES
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from penstock.journal.collection import Collection
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.feed import Binding, Feed
 
 
@@ -35,10 +36,23 @@ class BindingPlan:
     lane: int
     cohort: int
     delay: int
-    """Added to a document's clock: the key it is ordered by."""
+    """Added to a document's time: the key it is ordered by."""
     not_before: int
     not_after: int
-    """Documents are sent if `not_before <= clock < not_after`."""
+    """Documents are sent if `not_before <= time < not_after`."""
+    by_offset: bool = False
+    """Its rows are identified by their offsets, as their store says."""
+    is_timed: bool = False
+    """Its rows have times apart from their clocks, as their store says. They travel with them."""
+    spreads_null_keys: bool = False
+    """The key is the log's own, and rows without it may go to any member."""
+    fails_on_loss: bool = False
+    """Rows that are gone before they were read end the read, as their store says."""
+
+    @property
+    def row_bytes(self) -> int:
+        """What a parcel has of each row beside the document."""
+        return TIMED_ROW_BYTES if self.is_timed else ROW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class Plan:
         return tuple(binding for binding in self.bindings if binding.lane == lane)
 
 
-def make_plan(feed: Feed, store: JournalStore) -> Plan:
+def make_plan(feed: Feed, store: ReadableStore) -> Plan:
     """Looks a feed's collections and columns up. What is not there is said with its binding."""
     cohorts = feed.cohorts
     return Plan(
@@ -70,7 +84,9 @@ def make_plan(feed: Feed, store: JournalStore) -> Plan:
     )
 
 
-def _plan(place: int, binding: Binding, lane: int, cohort: int, store: JournalStore) -> BindingPlan:
+def _plan(
+    place: int, binding: Binding, lane: int, cohort: int, store: ReadableStore
+) -> BindingPlan:
     try:
         collection = store.collection(binding.collection)
     except ConfigurationError as error:
@@ -103,6 +119,10 @@ def _plan(place: int, binding: Binding, lane: int, cohort: int, store: JournalSt
         delay=clock_duration(int(seconds), int(rest * 1e9)),
         not_before=_clock(place, "not_before", binding.not_before, CLOCK_UNIX_EPOCH),
         not_after=_clock(place, "not_after", binding.not_after, CLOCK_MAX),
+        by_offset=store.by_offset,
+        is_timed=store.is_timed,
+        spreads_null_keys=key == (store.own_key,),
+        fails_on_loss=store.fails_on_loss,
     )
 
 

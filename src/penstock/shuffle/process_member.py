@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.journal import open_store
+from penstock.journal import open_readable
 from penstock.logs import fields_of
 from penstock.shuffle import control
 from penstock.shuffle.handover import Left
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from penstock.directory.keyvalue import KeyValue
     from penstock.directory.meeting import Meeting
-    from penstock.journal import OpenStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.handover import Far
     from penstock.shuffle.member import Setup
     from penstock.shuffle.member_messages import MemberMessage
@@ -156,7 +156,7 @@ def _run(given: Given, ends: _Ends) -> None:
             # A member of an older session may have a moment to live.
             lock = lock_folder(Path(given.folder), QUEUE_LOCK_SECONDS_MAX)
             stack.callback(os.close, lock)
-        store = stack.enter_context(open_store(given.store_url, create=False))
+        store = stack.enter_context(open_readable(given.store_url))
         keyvalue = given.meeting.open(given.security.member, given.host)
         stack.callback(keyvalue.close)
         handing = stack.enter_context(contextlib.ExitStack())
@@ -199,7 +199,7 @@ def _run(given: Given, ends: _Ends) -> None:
 
 
 def _hand_over(
-    given: Given, store: OpenStore, keyvalue: KeyValue, handing: contextlib.ExitStack
+    given: Given, store: ReadableStore, keyvalue: KeyValue, handing: contextlib.ExitStack
 ) -> Far | None:
     """If vnodes change hands between machines: gives what is here, and finds what is not."""
     setup, token = given.setup, given.read_token

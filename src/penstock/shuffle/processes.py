@@ -52,7 +52,7 @@ class ProcessShuffle(CrewShuffle):
             given = Given(
                 terms.setup,
                 terms.security.member_security(member),
-                self._store.url,
+                self._store.address,
                 terms.meeting,
                 str(self.folder / "cluster"),
                 str(self.queue_folder(member)),

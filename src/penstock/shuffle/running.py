@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.routing import Assignment
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.queue.reader import QueueBatch
@@ -87,7 +87,7 @@ class Shuffle(abc.ABC):
     def __init__(
         self,
         feed: Feed,
-        store: JournalStore,
+        store: ReadableStore,
         folder: Path,
         *,
         members: int,

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.frontier import reduce_all
+from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier, reduce_all
 from penstock.ids import CLOCK_FLOOR, clock_duration
-from penstock.journal.cut import take_cut
-from penstock.journal.names import name_of
-from penstock.journal.progress import frontier_of
+from penstock.journal.names import known_as, name_of
+from penstock.journal.offset_identity import READER, clock_of
 
 if TYPE_CHECKING:
-    from penstock.frontier import Frontier
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.plan import BindingPlan, Plan
 
 _CLOCK_PER_MICROSECOND: Final = clock_duration(0, 1_000)
@@ -32,7 +30,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 class Target:
-    def __init__(self, store: JournalStore, plan: Plan) -> None:
+    def __init__(self, store: ReadableStore, plan: Plan) -> None:
         """Everything that is committed now. Of a delayed binding, what is old enough."""
         self._store = store
         self._plan = plan
@@ -51,20 +49,24 @@ class Target:
     def _of_journals_that_are_there(self) -> Frontier:
         wanted = self._wanted
         there = {
-            (one.name, binding.place)
+            (name, binding.place)
             for binding in self._plan.bindings
             for one in self._store.journals(binding.collection, binding.selector)
+            for name in (one.name, known_as(one.name, one.identity))
         }
         keys = zip(wanted.journal_names.to_pylist(), wanted.bindings.tolist(), strict=True)
         is_there = np.array([key in there for key in keys], np.bool_)
         return wanted.keep_entries(np.repeat(is_there, wanted.producer_counts))
 
 
-def target_of_now(store: JournalStore, plan: Plan) -> Frontier:
+def target_of_now(store: ReadableStore, plan: Plan) -> Frontier:
     return reduce_all([_of_binding(store, binding) for binding in plan.bindings])
 
 
-def _of_binding(store: JournalStore, binding: BindingPlan) -> Frontier:
+def _of_binding(store: ReadableStore, binding: BindingPlan) -> Frontier:
+    if binding.by_offset:
+        return _read_through(store, binding)
+
     def journals() -> list[str]:
         return [one.name for one in store.journals(binding.collection, binding.selector)]
 
@@ -72,8 +74,8 @@ def _of_binding(store: JournalStore, binding: BindingPlan) -> Frontier:
     if binding.delay:
         delay = datetime.timedelta(microseconds=binding.delay // _CLOCK_PER_MICROSECOND)
         as_of = datetime.datetime.now(datetime.UTC) - delay
-    cuts = take_cut(store, journals, as_of, binding.place)
-    found = frontier_of(store, cuts, binding.place)
+    cuts = store.cut(journals, as_of, binding.place)
+    found = store.frontier_of(cuts, binding.place)
     # What retention has dropped is known from a segment's header, and nothing of it is delivered.
     # With an open span the place of the last commit is not known: then nothing is asked for.
     kept_from = {cut.journal: cut.begin for cut in cuts}
@@ -83,13 +85,33 @@ def _of_binding(store: JournalStore, binding: BindingPlan) -> Frontier:
     return found.keep_entries(is_kept & (found.last_commits > CLOCK_FLOOR))
 
 
+def _read_through(store: ReadableStore, binding: BindingPlan) -> Frontier:
+    """Where a reader tells how far it has read, that is enough: all up to the ends of now. Of a
+    delayed binding nothing is wanted: which rows are old enough is not known before they are read.
+    Journals have their identities: offsets of one that had the name before are no measure."""
+    if binding.delay:
+        return Frontier.of()
+    names = [one.name for one in store.journals(binding.collection, binding.selector)]
+    return Frontier.of(
+        JournalFrontier(
+            known_as(name, probe.identity),
+            binding.place,
+            (ProducerFrontier(READER, clock_of(probe.write_head)),),
+        )
+        for name, probe in sorted(store.probes(names).items())
+    )
+
+
 def covers(frontier: Frontier, target: Frontier) -> bool:
-    """Whether every commit of the target is in the frontier. The target has journals by name."""
+    """Whether every commit of the target is in the frontier. The target has journals by name, or as
+    frontiers know them."""
     names: dict[str, set[str]] = {}
     for one in frontier.journal_names.to_pylist():
         names.setdefault(name_of(str(one)), set()).add(str(one))
     for wanted in target.journals():
-        known = names.get(wanted.journal, ())
+        known = names.get(name_of(wanted.journal), set())
+        if name_of(wanted.journal) != wanted.journal:
+            known = known & {wanted.journal}
         for entry in wanted.producers:
             # Of several that have the name, one after another, the last has the latest commits.
             found = (frontier.entry(one, wanted.binding, entry.producer) for one in known)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.shuffle.session.actor import MemberLostError
 
 if TYPE_CHECKING:
-    from penstock.journal import OpenStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.watching import Watch
 
 RESTARTS_MAX: Final = 5
@@ -47,7 +47,7 @@ class Restarts:
 class DeadProducers:
     """Of one store."""
 
-    def __init__(self, store: OpenStore) -> None:
+    def __init__(self, store: ReadableStore) -> None:
         self._store = store
         self._looked_at = float("-inf")
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
 from penstock.journal.names import known_as, name_of
-from penstock.routing import vnodes_of
+from penstock.shuffle.keys import vnodes_of_rows
 from penstock.shuffle.parcels import OFFSET, READ
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.frontier import Frontier, JournalFrontier
     from penstock.journal.cut import JournalCut
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.routing import Assignment
     from penstock.shuffle.plan import BindingPlan, Plan
     from penstock.shuffle.queue.reader import QueueBatch
@@ -101,7 +100,7 @@ class Delivered:
 
 
 def verify(
-    store: JournalStore,
+    store: ReadableStore,
     plan: Plan,
     assignment: Assignment,
     delivered: Delivered,
@@ -140,7 +139,7 @@ def verify(
 
 
 def _cuts(
-    store: JournalStore, binding: BindingPlan, end: Frontier
+    store: ReadableStore, binding: BindingPlan, end: Frontier
 ) -> Iterator[tuple[str, JournalCut]]:
     """Of the journals that the frontier has; it knows nothing of the others. Each with what it
     calls them."""
@@ -150,12 +149,12 @@ def _cuts(
         for known in (journal.name, known_as(journal.name, journal.identity))
         if end.journal(known, binding.place) is not None
     }
-    cuts = take_cut(store, list(listed), end, binding.place)
+    cuts = store.cut(list(listed), end, binding.place)
     yield from ((listed[cut.journal], cut) for cut in cuts)
 
 
 def _expected(
-    store: JournalStore,
+    store: ReadableStore,
     binding: BindingPlan,
     assignment: Assignment,
     cut: JournalCut,
@@ -165,11 +164,12 @@ def _expected(
     entries = () if before is None else before.producers
     all_offsets, all_owners = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     for found in read_documents(store, cut, binding.key):
-        wanted = (found.clocks >= binding.not_before) & (found.clocks < binding.not_after)
+        wanted = (found.times >= binding.not_before) & (found.times < binding.not_after)
         for entry in entries:
             of_producer = found.producers == entry.producer.int64
             wanted &= ~(of_producer & (found.commit_clocks <= entry.last_commit))
-        vnodes = vnodes_of([found.documents.column(column) for column in binding.key])
+        journals = [(cut.journal, len(found.offsets))]
+        vnodes = vnodes_of_rows(binding, found.documents, found.offsets, journals)
         all_offsets.append(found.offsets[wanted])
         all_owners.append(assignment.owners_array[vnodes][wanted])
     return np.concatenate(all_offsets), np.concatenate(all_owners)

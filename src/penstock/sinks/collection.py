@@ -179,7 +179,9 @@ def _last_commit(store: OpenStore, journal: str, producer: Producer) -> int:
     head = store.probe(journal).write_head
     begin, states = store.states(journal, head)
     for rows in store.read(journal, begin, head, columns=()):
-        found = sequence_batch(rows.offsets, rows.producers, rows.clocks, rows.flags, states)
+        found = sequence_batch(
+            rows.offsets, rows.ends, rows.producers, rows.clocks, rows.flags, states
+        )
         found.raise_fault(journal)
         states.update(found.changed)
     for _, departed in store.departures(journal, head):

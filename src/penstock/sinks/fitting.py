@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow as pa
 
 from penstock.columns import META
+from penstock.ddl import schema_to_ddl
 from penstock.errors import ConfigurationError
-from penstock.journal.ddl import schema_to_ddl
 from penstock.journal.losses import without_required
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.errors import ConfigurationError
@@ -12,6 +12,8 @@ from penstock.journal.cut import AsOf, parse_as_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from penstock.spark.kafka_options import KafkaRead
 
 BINDING_MAX: Final = 2**16 - 1
 """A frontier has this many bindings."""
@@ -43,7 +45,8 @@ class Order(enum.StrEnum):
 class ReadOptions:
     """Checked options. The names of the fields are the names of the options."""
 
-    store: str
+    store: str = field(repr=False)
+    """Its address, which may hold secrets."""
     collection: str
     partitions: str = ""
     as_of: str | None = None
@@ -54,15 +57,20 @@ class ReadOptions:
     view: View = View.DOCUMENTS
     bounds: Mapping[str, tuple[int, int]] | None = None
     """Raw view, for `penstock.spark.documents`: the rows [begin, end) of each journal."""
+    kafka: KafkaRead | None = None
+    """If the options are those of Spark's Kafka source."""
 
     @classmethod
     def names(cls) -> list[str]:
         """What a user may say."""
-        return [field.name for field in fields(cls) if field.name != "bounds"]
+        return [field.name for field in fields(cls) if field.name not in ("bounds", "kafka")]
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """Reads Spark's options: names in lower case, values as text."""
+        kafka = None
+        if is_kafka(given):
+            kafka, given = _of_kafka(given)
         for name in given:
             if name.lower() not in (*cls.names(), "bounds"):
                 raise ConfigurationError(
@@ -90,6 +98,7 @@ class ReadOptions:
             order=_choice(values, "order", Order),
             view=_choice(values, "view", View) or View.DOCUMENTS,
             bounds=_bounds(values.get("bounds")),
+            kafka=kafka,
         )
         options._check_together()
         return options
@@ -112,6 +121,31 @@ class ReadOptions:
                 "option 'shuffle_partitions' says into how many parts the keys go, but no "
                 "'shuffle_key' is given"
             )
+
+
+def is_kafka(options: Mapping[str, str]) -> bool:
+    """Whether these are options of Spark's Kafka source (`kafka_options.py`)."""
+    names = {name.lower() for name in options}
+    asks = names & {"subscribe", "subscribepattern", "assign"}
+    return bool(asks) or any(name.startswith("kafka.") for name in names)
+
+
+def _of_kafka(given: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
+    """Options of Spark's Kafka source, and what they are in those of a batch read."""
+    from penstock.spark.kafka_options import parse_kafka  # noqa: PLC0415 - it is an extra
+
+    kafka, rest = parse_kafka(given)
+    if kafka.is_from_latest:
+        raise ConfigurationError(
+            "option 'startingOffsets' cannot be 'latest' in a batch read: nothing is behind it"
+        )
+    for name in ("collection", "as_of", "bounds"):
+        if name in rest:
+            raise ConfigurationError(
+                f"option {name!r} does not go with those of Kafka's source; startingOffsets and "
+                "endingOffsets say what is read"
+            )
+    return kafka, {**rest, "store": kafka.address.text, "collection": kafka.collection}
 
 
 def _choices(names: list[str]) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import ConfigurationError
-from penstock.journal import open_store
-from penstock.journal.cut import JournalCut, take_cut
+from penstock.journal import open_readable
+from penstock.journal.cut import JournalCut
 from penstock.journal.names import Selector
 from penstock.spark.buckets import check_key
 from penstock.spark.options import ReadOptions, View
@@ -19,8 +19,7 @@ from penstock.spark.options import ReadOptions, View
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.journal.opened import OpenStore
-    from penstock.journal.store import Range
+    from penstock.journal.store import Range, ReadableStore
 
 PARTITIONS_MAX: Final = 256
 """More tasks than this keep no cluster busier; ranges share them."""
@@ -57,9 +56,9 @@ class ReadPartition(InputPartition):
 
 
 @functools.lru_cache(maxsize=_STORES_OPEN_MAX)
-def opened(url: str) -> OpenStore:
+def opened(url: str) -> ReadableStore:
     """The store, opened once in each process."""
-    return open_store(url, create=False)
+    return open_readable(url)
 
 
 def cut_of_now(options: ReadOptions) -> list[JournalCut]:
@@ -69,9 +68,11 @@ def cut_of_now(options: ReadOptions) -> list[JournalCut]:
     if options.view is View.RAW:
         return _raw_cuts(store, options, select_journals(store, options))
     store.recover_if_possible()
-    return take_cut(
-        store, lambda: select_journals(store, options), options.cut_at(), options.binding
-    )
+    if options.kafka is not None:
+        from penstock.spark.kafka_batch import kafka_cuts  # noqa: PLC0415 - it is an extra
+
+        return kafka_cuts(store, options.kafka, lambda: select_journals(store, options))
+    return store.cut(lambda: select_journals(store, options), options.cut_at(), options.binding)
 
 
 def plan(options: ReadOptions, cuts: Sequence[JournalCut]) -> list[InputPartition]:
@@ -83,22 +84,22 @@ def plan(options: ReadOptions, cuts: Sequence[JournalCut]) -> list[InputPartitio
     if options.shuffle_key:
         wanted = options.shuffle_partitions or min(SHUFFLE_PARTITIONS_DEFAULT, len(shares))
         buckets = max(wanted, 1)
-        return [ReadPartition(store.url, shares, bucket, buckets) for bucket in range(buckets)]
+        return [ReadPartition(store.address, shares, bucket, buckets) for bucket in range(buckets)]
     # Spark makes a partition of its own out of none at all, so there is always one.
-    return [ReadPartition(store.url, group) for group in _groups(shares)] or [
-        ReadPartition(store.url, ())
+    return [ReadPartition(store.address, group) for group in _groups(shares)] or [
+        ReadPartition(store.address, ())
     ]
 
 
-def select_journals(store: OpenStore, options: ReadOptions) -> list[str]:
+def select_journals(store: ReadableStore, options: ReadOptions) -> list[str]:
     collection = store.collection(options.collection)
     selector = Selector.parse(options.partitions, collection.partition_by)
     return [journal.name for journal in store.journals(collection.name, selector)]
 
 
-def _raw_cuts(store: OpenStore, options: ReadOptions, journals: list[str]) -> list[JournalCut]:
+def _raw_cuts(store: ReadableStore, options: ReadOptions, journals: list[str]) -> list[JournalCut]:
     if options.bounds is None:
-        probes = {journal: store.probe(journal) for journal in journals}
+        probes = store.probes(journals)
         return [
             JournalCut(journal, probe.first_kept, probe.write_head)
             for journal, probe in probes.items()

@@ -30,24 +30,24 @@ class Rows:
 
     journal: str
     offsets: Numbers
-    clocks: Numbers
+    times: Numbers
     batch: pa.RecordBatch
 
     def where(self, mask: Numbers) -> Rows:
         """The rows for which the mask is true."""
         keep = np.flatnonzero(mask)
-        return Rows(self.journal, self.offsets[keep], self.clocks[keep], self.batch.take(keep))
+        return Rows(self.journal, self.offsets[keep], self.times[keep], self.batch.take(keep))
 
 
 def document_rows(found: Documents, schema: pa.Schema, binding: int) -> Rows:
     """Committed documents as the columns of `schema`."""
     batch = document_batch(found, schema, binding)
-    return Rows(found.journal, found.offsets, found.clocks, batch)
+    return Rows(found.journal, found.offsets, found.times, batch)
 
 
 def raw_rows(found: JournalBatch, schema: pa.Schema) -> Rows:
     """Rows as they were written, as the columns of `schema`."""
-    return Rows(found.journal, found.offsets, found.clocks, raw_batch(found, schema))
+    return Rows(found.journal, found.offsets, found.times, raw_batch(found, schema))
 
 
 def in_order(parts: Iterable[Rows], order: Order | None) -> Iterator[pa.RecordBatch]:
@@ -64,11 +64,9 @@ def in_order(parts: Iterable[Rows], order: Order | None) -> Iterator[pa.RecordBa
     rank = {name: place for place, name in enumerate(names)}
     keys = pa.table(
         {
-            "clock": pa.array(np.concatenate([part.clocks for part in held])),
+            "clock": pa.array(np.concatenate([part.times for part in held])),
             "journal": pa.array(
-                np.repeat(
-                    [rank[part.journal] for part in held], [len(part.clocks) for part in held]
-                )
+                np.repeat([rank[part.journal] for part in held], [len(part.times) for part in held])
             ),
             "offset": pa.array(np.concatenate([part.offsets for part in held])),
         }

@@ -21,13 +21,13 @@ from penstock.journal.documents import read_range
 from penstock.journal.views import META
 from penstock.spark.buckets import in_bucket
 from penstock.spark.columns import RAW_FIELDS, arrow_schema, check_chosen, full_schema
-from penstock.spark.options import ReadOptions, View
+from penstock.spark.options import ReadOptions, View, is_kafka
 from penstock.spark.plan import ReadPartition, cut_of_now, opened, plan
 from penstock.spark.rows import Rows, document_rows, in_order, raw_rows
 from penstock.spark.streaming.options import StreamOptions, check_known, is_streaming
 from penstock.spark.streaming.process import settle_process
 from penstock.spark.streaming.reader import PenstockStreamReader
-from penstock.spark.streaming.schema import feed_schema
+from penstock.spark.streaming.schema import feed_schema, kafka_schema
 from penstock.spark.writing import frame_writer, stream_writer
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from penstock.journal.cut import JournalCut
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
 
 
 class PenstockSource(DataSource):
@@ -54,6 +54,9 @@ class PenstockSource(DataSource):
         the cut of a batch read is taken here. Who gives a schema is not asked; their first use
         takes the cut."""
         check_known(self.options)
+        if is_kafka(self.options):
+            # Which kind of read it is, Spark does not say yet. The columns are the same.
+            return kafka_schema(self.options)
         if is_streaming(self.options):
             return feed_schema(StreamOptions.parse(self.options))
         options = ReadOptions.parse(self.options)
@@ -106,7 +109,7 @@ class PenstockReader(DataSourceReader):
             rows = self._documents(store, partition)
         return in_order(rows, self._options.order)
 
-    def _documents(self, store: JournalStore, partition: ReadPartition) -> Iterator[Rows]:
+    def _documents(self, store: ReadableStore, partition: ReadPartition) -> Iterator[Rows]:
         key = self._options.shuffle_key
         own = [name for name in self._schema.names if name != META]
         columns = list(dict.fromkeys([*own, *key]))
@@ -118,7 +121,7 @@ class PenstockReader(DataSourceReader):
                     rows = rows.where(in_bucket(values, partition.bucket, partition.buckets))
                 yield rows
 
-    def _raw(self, store: JournalStore, partition: ReadPartition) -> Iterator[Rows]:
+    def _raw(self, store: ReadableStore, partition: ReadPartition) -> Iterator[Rows]:
         beside = {field.name for field in RAW_FIELDS}
         columns = [name for name in self._schema.names if name not in beside]
         for share in partition.shares:

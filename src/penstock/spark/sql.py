@@ -25,7 +25,6 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from penstock.errors import ConfigurationError, LocalProtocolError
 from penstock.frontier import Frontier, to_json
 from penstock.ids import CLOCK_FLOOR, UNIX_EPOCH_UNITS, Kind, Producer
-from penstock.journal.cut import AsOf, JournalCut, take_cut
 from penstock.journal.views import META
 from penstock.spark.buckets import check_key
 from penstock.spark.options import Order, ReadOptions, View
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from penstock.journal.opened import OpenStore
+    from penstock.journal.cut import AsOf, JournalCut
+    from penstock.journal.store import ReadableStore
 
 _BIGINT_MAX: Final = 2**63 - 1
 _KNOWN_FIELDS: Final = StructType(
@@ -83,9 +83,7 @@ def documents(
     spec = files.collection(collection)
     check_key(spec, options.shuffle_key)
     files.recover_if_possible()
-    cuts = take_cut(
-        files, lambda: select_journals(files, options), options.cut_at(), options.binding
-    )
+    cuts = files.cut(lambda: select_journals(files, options), options.cut_at(), options.binding)
     rows = _raw(spark, files, options, cuts, spec.schema.names)
     rows = rows.join(F.broadcast(_known(spark, files, cuts)), ["_journal", "_producer"], "left")
     commit_max = cuts[0].commit_max if cuts else 0
@@ -98,7 +96,7 @@ def documents(
 
 def _raw(
     spark: SparkSession,
-    store: OpenStore,
+    store: ReadableStore,
     options: ReadOptions,
     cuts: Sequence[JournalCut],
     names: Sequence[str],
@@ -106,7 +104,7 @@ def _raw(
     """The rows of the cuts. A document's columns go into one, whatever their names are."""
     raw = (
         spark.read.format("penstock")
-        .option("store", store.url)
+        .option("store", store.address)
         .option("collection", options.collection)
         .option("view", View.RAW.value)
         .option("bounds", json.dumps({cut.journal: [cut.begin, cut.end] for cut in cuts}))
@@ -116,7 +114,7 @@ def _raw(
     return raw.select("_journal", "_offset", "_producer", "_clock", "_kind", own.alias("_document"))
 
 
-def _known(spark: SparkSession, store: OpenStore, cuts: Sequence[JournalCut]) -> DataFrame:
+def _known(spark: SparkSession, store: ReadableStore, cuts: Sequence[JournalCut]) -> DataFrame:
     """Per journal and producer: where it stood when the rows began, and which commits count."""
     found = []
     for cut in cuts:

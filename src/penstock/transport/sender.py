@@ -69,7 +69,7 @@ class Sender:
         self._timing = timing or Timing()
         self._on_room = on_room
         self._pool = _Pool(self._timing.silence_seconds_max)
-        self._flushed: queue.SimpleQueue[tuple[int, Flushed]] = queue.SimpleQueue()
+        self._flushed: queue.SimpleQueue[tuple[int, Flushed] | None] = queue.SimpleQueue()
         self._losses: deque[Loss] = deque(maxlen=LOSSES_MAX)
         self._close = closing(self, self._pool.close)
 
@@ -108,6 +108,10 @@ class Sender:
             return self._flushed.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
+
+    def interrupt(self) -> None:
+        """Lets one who waits in `receive_flushed`, or the next who would, return with nothing."""
+        self._flushed.put(None)
 
     def credit_bytes(self, member: int) -> int:
         """What could be sent to the member now, without waiting. Zero if it is not connected."""

@@ -498,8 +498,8 @@ class AwaitedCommit(Cause):
     producer: str
     journal: str
     hinted_by: str | None
-    committed: float
-    """The clock of the commit, as seconds."""
+    committed: float | None
+    """The clock of the commit, as seconds. None: Kafka's broker writes it, as a marker."""
 
     @property
     def who(self) -> str:
@@ -511,6 +511,12 @@ class AwaitedCommit(Cause):
 
     def text(self, seconds: float) -> str:
         by = "" if self.hinted_by is None else f", which journal {self.hinted_by} hints at"
+        if self.committed is None:
+            return (
+                f"The checkpoint of cohort {self.cohort} has waited {lasting(seconds)} until "
+                f"journal {self.journal} is read up to the transaction marker of producer "
+                f"{self.producer}: the transaction is committed, and delivered whole."
+            )
         return (
             f"The checkpoint of cohort {self.cohort} waits since {lasting(seconds)} for the commit "
             f"of producer {self.producer} in journal {self.journal}{by}."
@@ -518,11 +524,51 @@ class AwaitedCommit(Cause):
 
     @property
     def advice(self) -> str | None:
+        if self.committed is None:
+            return (
+                "See whether the partition has a leader that answers (kafka-topics.sh --describe): "
+                "the broker that coordinates the transaction writes its marker there."
+            )
         return (
             f"See whether producer {self.producer} still runs: it has to write its commit into "
             f"journal {self.journal}; if its process is gone, penstock recover does; if it hangs, "
             f"penstock abort {self.producer} carries the commit out in its place."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLogWait(Cause):
+    kind = "transaction_log"
+
+    def text(self, seconds: float) -> str:
+        return (
+            f"What was read has waited {lasting(seconds)} for the cluster's transaction log, which "
+            "says which commits belong together."
+        )
+
+    @property
+    def advice(self) -> str | None:
+        return (
+            "See whether the brokers that lead the topic __transaction_state answer. A producer "
+            "that never pauses between its commits delays the begin, too."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WholePerPartition(Cause):
+    kind = "whole_per_partition"
+    is_normal = True
+    stall_after_seconds = NEVER
+
+    def text(self, seconds: float) -> str:  # noqa: ARG002 - it does not change
+        return (
+            "Transactions are whole within each partition only: the cluster does not let this "
+            "reader read its transaction log."
+        )
+
+    @property
+    def advice(self) -> str | None:
+        return "Give the reader the rights to Describe and Read the topic __transaction_state."
 
 
 # Epochs and the consumer
@@ -634,6 +680,7 @@ KINDS: Final[dict[str, type[Cause]]] = {
         JournalLags,
         Acknowledging,
         AwaitedCommit,
+        TransactionLogWait,
         EpochsAhead,
         DiskBudget,
         DiskOverdrawn,
@@ -645,6 +692,7 @@ KINDS: Final[dict[str, type[Cause]]] = {
         Credit,
         ReadDelay,
         ClockAhead,
+        WholePerPartition,
         Idle,
     )
 }

@@ -13,8 +13,8 @@ from penstock.cli.infer import infer_schema
 from penstock.cli.outputs import encoded_columns, encoder
 from penstock.cli.sources import Columns, RawRows, RefusedRowsError, Source
 from penstock.cli.values import to_arrow
+from penstock.ddl import schema_from_ddl, schema_to_ddl
 from penstock.errors import ConfigurationError
-from penstock.journal.ddl import schema_from_ddl, schema_to_ddl
 
 UTC = datetime.UTC
 

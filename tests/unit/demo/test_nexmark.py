@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.ddl import schema_from_ddl
 from penstock.demo import nexmark
 from penstock.demo.nexmark import FIRST_ID, generate
-from penstock.journal.ddl import schema_from_ddl
 
 EVENTS = 50_000
 

@@ -117,7 +117,7 @@ def check_columns(
         assert batch.documents.num_rows == batch.rows
         for name in columns:
             found += batch.documents.column(name).to_pylist()
-        found_hints |= {batch.first_offset + row: told for row, told in batch.hints.items()}
+        found_hints |= {int(batch.offsets[row]): told for row, told in batch.hints.items()}
     place = {"id": 3, "text": 4}
     assert found == [row[place[name]] for name in columns for row in model[begin:stop]]
     end = len(model) if stop is None else stop
@@ -244,7 +244,7 @@ def test_a_reader_that_retention_overtakes_is_told(tmp_path: Path) -> None:
     for number in range(6):
         append(store, writer.documents([number]))
     reading = store.read(JOURNAL, 0)
-    assert next(reading).first_offset == 0
+    assert next(reading).offsets[0] == 0
     store.drop_before(JOURNAL, 4)
     with pytest.raises(OffsetDroppedError) as caught:
         next(reading)
@@ -389,7 +389,8 @@ def check_states(store: OpenStore) -> None:
     for part in store.ranges(JOURNAL, 0, end):
         at, states = store.states(JOURNAL, part.begin)
         assert at == part.begin
-        expected = sequence_rows(offsets[:at], producers[:at], clocks[:at], flags[:at], {})
+        ends = offsets[:at] + 1
+        expected = sequence_rows(offsets[:at], ends, producers[:at], clocks[:at], flags[:at], {})
         assert expected.fault is None
         departed = {
             producer: state

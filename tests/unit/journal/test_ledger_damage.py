@@ -154,6 +154,28 @@ def test_no_damage_of_a_ledger_tears_its_transaction_or_holds_others_up(
 
 
 @pytest.mark.parametrize(("step", "count", "rolls_back"), DEATHS)
+def test_a_decision_that_is_lost_alone_is_found_in_the_journals(
+    tmp_path: Path, step: Step, count: int, rolls_back: bool
+) -> None:
+    """Everything else of the ledger is whole. A journal that has the acknowledgement proves it."""
+    process = children.PROCESSES.Process(
+        target=die_at, args=(tmp_path, step, count), kwargs={"rolls_back": rolls_back}
+    )
+    process.start()
+    children.end(process)
+    for path in tmp_path.glob("producers/*/decision"):
+        path.unlink()
+    store = open_store(tmp_path)
+    assert seen(store)["a/000"] == seen(store)["b/000"]
+    (dead,) = (ledger.producer for ledger in store.ledgers())
+    store.recover()
+    committed = step in COMMITTED and step is not Step.DECIDED
+    assert seen(store) == both([0, 1, 2] if committed else [0, 1])
+    with pytest.raises(NothingToAbortError):  # it has no span open in any journal
+        store.open_transaction(dead)
+
+
+@pytest.mark.parametrize(("step", "count", "rolls_back"), DEATHS)
 def test_a_ledger_of_which_nothing_is_left_tears_nothing(
     tmp_path: Path, step: Step, count: int, rolls_back: bool
 ) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.ids import Producer
-    from penstock.journal.store import JournalStore, ProducerLedger
+    from penstock.journal.writable import ProducerLedger, WritableStore
 
 NAMES: Final = ("a", "b", "c")
 
@@ -180,7 +180,7 @@ def test_nothing_is_settled_under_the_lock_of_a_name(
     store = make(tmp_path)
     settled: list[Producer] = []
 
-    def settle(there: JournalStore, ledger: ProducerLedger) -> None:
+    def settle(there: WritableStore, ledger: ProducerLedger) -> None:
         with locking_within(0), there.naming("job"):
             settled.append(ledger.producer)
         recovery.settle(there, ledger)

@@ -31,6 +31,7 @@ from penstock.shuffle.session.state import (
     ReadEnded,
     RowsMissing,
     SliceOpened,
+    SpansLeft,
     StartRead,
 )
 from penstock.shuffle.status import (
@@ -75,6 +76,7 @@ MESSAGES: list[Message] = [
     ListingRemoved(1, 0, 3, "orders/ü"),
     ListingDone(1, 0, 3),
     ReadEnded(1, 0, 7),
+    SpansLeft(1, 0, 3, "orders/a=1@5f"),
     RowsMissing(1, 0, 7, 2**40, 2**40 + 1),
     Progressed(2, 1, FRONTIER),
     RoomNeeded(2),

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.ddl import schema_from_ddl
 from penstock.errors import CommitFailedError, ConfigurationError, CorruptStorageError
 from penstock.journal.cut import take_cut
-from penstock.journal.ddl import schema_from_ddl
 from penstock.journal.documents import read_documents
 from penstock.journal.views import META_FIELD
 from penstock.sinks import collection as module

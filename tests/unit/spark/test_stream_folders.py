@@ -28,8 +28,12 @@ def test_the_number_of_members_may_change_and_what_is_read_may_not(tmp_path: Pat
         settle_folder(tmp_path / "other", _options(), is_new=False)
 
 
-def test_a_folder_is_in_the_stores_or_where_the_user_says(tmp_path: Path) -> None:
+def test_a_folder_is_in_the_stores_or_where_the_user_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert str(feed_folder(_options(), "f00d")) == "/data/journals/feeds/f00d"
     assert feed_folder(_options(folder=str(tmp_path)), "f00d") == tmp_path / "f00d"
-    with pytest.raises(ConfigurationError, match="need a folder"):
-        feed_folder(_options(store="broker://machine/journals"), "f00d")
+    # Brokers have no folder: then it is one of the user's own, and nothing secret is in its name.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = feed_folder(_options(store="kafka://machine:9092,other:9092#c2VjcmV0"), "f00d")
+    assert found == tmp_path / "penstock/kafka/machine_9092,other_9092/feeds/f00d"

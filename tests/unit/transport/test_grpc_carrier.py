@@ -84,10 +84,13 @@ def secure(member: int, authority: Authority = AUTHORITY) -> Security:
     return Security(member, TOKEN, Credentials(authority.issue(member), member))
 
 
-def transport_threads() -> list[str]:
-    """Those of this package, but for the one that a Java of other tests keeps in this process."""
-    names = [each.name for each in threading.enumerate() if each.name.startswith("penstock")]
-    return [name for name in names if name != "penstock java errors"]
+_of_other_tests: set[threading.Thread] = set()
+"""A Spark or a broker that other tests share keeps threads of this package in the process."""
+
+
+def transport_threads() -> set[threading.Thread]:
+    found = {each for each in threading.enumerate() if each.name.startswith("penstock")}
+    return found - _of_other_tests
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
@@ -100,6 +103,7 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     """What a test opens; in the end there is nothing left of it."""
+    _of_other_tests.update(transport_threads())
     with ExitStack() as opened:
         yield opened
     eventually(lambda: not transport_threads(), "that no thread is left")

@@ -73,6 +73,8 @@ EXAMPLES: list[Cause] = [
     kinds.Aligning(1, 12, ("2.0", "2.1")),
     kinds.OpenTransaction("aa11", ("orders/region=eu",), 0, 5, 500),
     kinds.AwaitedCommit(0, "aa11", "orders/region=eu", "orders/region=us", NOW - 9),
+    kinds.TransactionLogWait(),
+    kinds.WholePerPartition(),
     kinds.Acknowledging(12, "captured", (2, 3), (3,)),
     kinds.Consuming("spark", 10, 12),
     kinds.EpochsAhead(1, 257, 256),
@@ -126,7 +128,7 @@ def waits(*causes: Cause, seconds: float = 30.0) -> tuple[Any, ...]:
 
 def test_every_kind_has_an_example_and_its_name() -> None:
     assert {cause.kind for cause in EXAMPLES} == set(KINDS)
-    assert len(KINDS) == 21
+    assert len(KINDS) == 23
 
 
 @pytest.mark.parametrize("cause", EXAMPLES, ids=lambda cause: cause.kind)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.cli.checkup.findings import Finding
     from penstock.journal import OpenStore
-    from penstock.journal.store import ProducerRecord
+    from penstock.journal.writable import ProducerRecord
 
 DECIDED_SECONDS_MAX: Final = 600.0
 """A batch is committed seconds after it was decided. One that is not has lost its query."""

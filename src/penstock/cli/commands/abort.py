@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.options import examples, json_option, open_store, store_option
+from penstock.cli.options import examples, is_kafka, json_option, open_store, store_option
 
 if TYPE_CHECKING:
     from penstock.ids import Producer
     from penstock.journal.recovery import OpenTransaction
-    from penstock.journal.store import Abort
+    from penstock.journal.writable import Abort
 
 
 @click.command(
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         "penstock abort 01a2b3c4d5e6",
         "penstock abort 01a2b3c4d5e6 --yes --json",
         "penstock abort --list                     who aborted what in this store",
+        "penstock abort payments-writer --store kafka://broker:9092",
     )
 )
 @click.argument("producer", required=False)
@@ -41,9 +42,22 @@ def abort(
     out instead. That this was done, when and by whom, is kept in the store.
 
     For transactions that hold a feed up: `penstock explain` names them.
+
+    In Kafka, PRODUCER is a transactional id, a producer id, or the name that `penstock explain` has
+    for it. Its coordinator fences it and aborts the transaction; if no coordinator knows of it, the
+    leaders of its partitions write the markers, as kafka-transactions.sh has them do.
     """
     if listing == (producer is not None):
         raise click.UsageError("say which PRODUCER, or --list")
+    if is_kafka(store_url):
+        if producer is None:
+            raise click.UsageError(
+                "Kafka keeps no record of aborts; penstock doctor lists the open transactions"
+            )
+        from penstock.cli.kafka_abort import abort_in_kafka
+
+        abort_in_kafka(store_url, producer, yes=yes, as_json=as_json)
+        return
     with open_store(store_url) as store:
         if producer is None:
             _show(store.aborts(), as_json=as_json)

@@ -102,7 +102,7 @@ def append(
 
 def _say(loaded: Loaded, as_json: bool) -> None:
     from penstock.cli.terminal import counted
-    from penstock.journal.ddl import schema_to_ddl
+    from penstock.ddl import schema_to_ddl
 
     name = loaded.collection.name
     if as_json:

@@ -8,11 +8,16 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.options import debug_option, examples, json_option
 from penstock.cli.page import page, web_option
+from penstock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from penstock.demo.stage import Stage
 
 
 @click.command(
@@ -21,6 +26,7 @@ from penstock.cli.page import page, web_option
         "penstock demo --documents 1000000",
         "penstock demo --json 2>/dev/null | jq .holds",
         "penstock demo --folder /tmp/auctions    and look around in it afterwards",
+        "penstock demo --kafka",
     )
 )
 @click.option(
@@ -36,6 +42,19 @@ from penstock.cli.page import page, web_option
     show_default=True,
     help="How many to generate.",
 )
+@click.option(
+    "--kafka",
+    "on_kafka",
+    is_flag=True,
+    help="Start a Kafka broker, and read its transactions beside Spark's own Kafka source.",
+)
+@click.option(
+    "--seconds",
+    type=click.IntRange(6, 600),
+    default=36,
+    show_default=True,
+    help="With --kafka: how long money moves.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the generated documents.")
 @web_option
 @json_option
@@ -47,6 +66,8 @@ def demo(
     folder: Path | None,
     keep: bool,
     documents: int,
+    on_kafka: bool,
+    seconds: int,
     seed: int,
     without_web: bool,
     as_json: bool,
@@ -63,6 +84,11 @@ def demo(
     A page shows all of it as it happens.
 
     The exit code is 0 only if every document was read exactly once.
+
+    With --kafka, transactional producers move money between accounts, over two topics. Spark's own
+    Kafka source and Penstock read them side by side: at the end you see how many micro-batches of
+    each had books that do not balance, and what an open transaction hid from whom. The exit code is
+    0 only if Penstock showed every transaction whole and once.
     """
     if folder is not None and folder.is_dir() and any(folder.iterdir()):
         raise click.UsageError(f"{folder} is not empty; choose another folder")
@@ -73,6 +99,9 @@ def demo(
 
     find_java_home()  # or say now what is missing, and not after the writing
     stage = Stage(terminal.messages()) if as_json else Stage()
+    if on_kafka:
+        _check_choices(ctx, folder=folder, keep=keep)
+        ctx.exit(_on_kafka(stage, seconds, seed, as_json=as_json, without_web=without_web))
     if folder is None and not keep:
         with (
             tempfile.TemporaryDirectory(prefix="penstock-demo-") as made,
@@ -91,3 +120,32 @@ def demo(
         checks = [{"check": what, "holds": holds} for what, holds in verdict.checks]
         click.echo(json.dumps({"holds": verdict.holds, "checks": checks}, indent=2))
     ctx.exit(0 if verdict.holds else 1)
+
+
+def _check_choices(ctx: click.Context, *, folder: Path | None, keep: bool) -> None:
+    """The broker ends with the demo: there would be nothing to look at."""
+    source = ctx.get_parameter_source("documents")
+    if source is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("--documents does not go with --kafka; give --seconds")
+    if folder is not None or keep:
+        raise click.UsageError("--folder and --keep do not go with --kafka: its broker is stopped")
+
+
+def _on_kafka(stage: Stage, seconds: int, seed: int, *, as_json: bool, without_web: bool) -> int:
+    """The exit code."""
+    try:
+        from penstock.demo.kafka import story
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"the demo on Kafka needs the package {error.name!r}: pip install 'penstock[kafka]'"
+        ) from error
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-demo-") as made,
+        page([Path(made) / "feed"], stage.say, without=without_web),
+    ):
+        told = story.run(stage, Path(made), seconds=seconds, seed=seed)
+    if as_json:
+        checks = [{"check": what, "holds": holds} for what, holds in told.verdict.checks]
+        report = {"holds": told.verdict.holds, "checks": checks, "readers": told.figures}
+        click.echo(json.dumps(report, indent=2))
+    return 0 if told.verdict.holds else 1

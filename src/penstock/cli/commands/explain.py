@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from penstock.cli.options import STORE_VARIABLE, examples, json_option, store_option
+from penstock.cli.options import STORE_VARIABLE, examples, is_kafka, json_option, store_option
 from penstock.watch import StateFormatError, StateMissingError, find_folders, load
 from penstock.watch.encoding import plain
 
@@ -24,6 +24,7 @@ FEEDS: Final = "feeds"
     epilog=examples(
         "penstock explain /data/shuffle                     the feed in a folder",
         "penstock explain --store file:///data/journals     all feeds of a store",
+        "penstock explain --store kafka://broker:9092       those that were given no folder",
         "penstock explain /data/shuffle --json | jq '.[0].waits[] | select(.is_stall)'",
         "watch -n 1 penstock explain /data/shuffle",
     )
@@ -68,6 +69,10 @@ def _feeds_of(store_url: str | None) -> Path:
             f"which feed? Name its folder, or say --store file:///data/journals, or set "
             f"{STORE_VARIABLE}"
         )
+    if is_kafka(store_url):
+        from penstock.spark.streaming.folders import feeds_folder  # noqa: PLC0415 - it brings much
+
+        return feeds_folder(store_url)
     parts = urlsplit(store_url)
     if parts.scheme not in ("", "file"):
         raise click.UsageError(

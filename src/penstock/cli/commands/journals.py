@@ -13,6 +13,7 @@ import click
 from penstock.cli.options import (
     examples,
     json_option,
+    open_readable,
     open_store,
     partitions_option,
     store_option,
@@ -78,7 +79,7 @@ def list_journals(
         raise click.UsageError(
             "--partitions needs a COLLECTION: its columns are what it selects by"
         )
-    with open_store(store_url) as store:
+    with open_readable(store_url) as store:
         damages: list[str] = []
         if collection is not None:
             found = [listing.describe(store, collection, partitions)]
@@ -155,7 +156,7 @@ def evolve(
     collection: str, add: tuple[str, ...], schema: str | None, as_json: bool, store_url: str | None
 ) -> None:
     """Add nullable columns to a collection. Documents already written stay as they are."""
-    from penstock.journal.ddl import schema_to_ddl
+    from penstock.ddl import schema_to_ddl
 
     if bool(add) == bool(schema):
         raise click.UsageError("give either --add (once or more) or --schema")
@@ -184,7 +185,7 @@ def frontier(collections: tuple[str, ...], store_url: str | None) -> None:
     """
     from penstock.frontier import to_json
 
-    with open_store(store_url) as store:
+    with open_readable(store_url) as store:
         click.echo(to_json(store.frontier(*collections)))
 
 

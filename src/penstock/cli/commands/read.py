@@ -15,7 +15,7 @@ import click
 
 from penstock.cli.commands.journals import split_names
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, open_store, partitions_option, store_option
+from penstock.cli.options import examples, open_readable, partitions_option, store_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,7 +113,7 @@ def read(
     from penstock.cli import outputs, reading, tail
 
     stopping = threading.Event()
-    with open_store(store_url) as store:
+    with open_readable(store_url) as store:
         wanted = reading.Wanted.of(
             store.collection(collection),
             tuple(split_names(columns)),

@@ -17,7 +17,7 @@ import click
 
 from penstock.cli.commands.journals import split_names
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, log_json_option, open_store, store_option
+from penstock.cli.options import examples, json_option, log_json_option, open_readable, store_option
 from penstock.logs import written_to
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.cli.shuffle_run import Position
     from penstock.cli.shuffle_view import View
-    from penstock.journal import OpenStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.member import Settings
     from penstock.shuffle.plan import Plan
@@ -139,7 +139,7 @@ def shuffle(
     messages = terminal.messages()
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_to(log_json))
-        store = stack.enter_context(open_store(store_url))
+        store = stack.enter_context(open_readable(store_url))
         feed = _feed(collection, key, feed_file)
         plan = make_plan(feed, store)
         if folder is None:
@@ -178,7 +178,7 @@ def _feed(collection: str | None, key: str, feed_file: Path | None) -> Feed:
     return Feed("shuffle", (Binding(collection or "", tuple(split_names(key))),))
 
 
-def _shuffle(what: tuple[Feed, OpenStore, Path], settings: Settings, **more: Any) -> Shuffle:
+def _shuffle(what: tuple[Feed, ReadableStore, Path], settings: Settings, **more: Any) -> Shuffle:
     if settings.carrier == "local":
         from penstock.shuffle.embedded import EmbeddedShuffle
 
@@ -189,7 +189,13 @@ def _shuffle(what: tuple[Feed, OpenStore, Path], settings: Settings, **more: Any
 
 
 def _go(
-    made: Shuffle, store: OpenStore, plan: Plan, position: Position, *, follow: bool, verify: bool
+    made: Shuffle,
+    store: ReadableStore,
+    plan: Plan,
+    position: Position,
+    *,
+    follow: bool,
+    verify: bool,
 ) -> tuple[dict[str, Any], Verified | None]:
     from penstock.cli import terminal
     from penstock.cli.shuffle_run import Run

@@ -129,11 +129,17 @@ def _kind(file: Path, verify: bool) -> str:
 
 
 def _verify(report: FolderReport, group: Group, file: Path) -> None:
-    inspected = find_kind(file)[1](file, 0)
-    if inspected.damages and not file.exists():
+    inspect = find_kind(file)[1]
+    inspected = inspect(file, 0)
+    damages = inspected.damages
+    if damages and not file.exists():
         return  # removed meanwhile, with what it refers to
-    group.damaged += bool(inspected.damages)
-    report.damages += [(file, damage) for damage in inspected.damages]
+    if damages:
+        # A store in use may have dropped a segment right behind the look at its head. Damage stays.
+        again = inspect(file, 0).damages
+        damages = [damage for damage in damages if damage in again]
+    group.damaged += bool(damages)
+    report.damages += [(file, damage) for damage in damages]
     report.notes += [
         (file, note) for note in inspected.notes if not note.startswith("it has no checksum")
     ]

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from penstock.cli.inspection.documents import clock_of, moment_of, producer_of, rows_of
 from penstock.cli.inspection.report import Report, unsealed_note
+from penstock.ddl import schema_to_ddl
 from penstock.errors import CorruptStorageError
 from penstock.ids import Kind
 from penstock.journal.collection import Collection
-from penstock.journal.ddl import schema_to_ddl
 from penstock.journal.errors import CorruptJournalError
 from penstock.journal.file.head import DamagedHeadError, Head
 from penstock.journal.file.segment import SegmentReader, list_segments, segment_path

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.cli.inspection.report import Row
-    from penstock.journal.store import Touch
+    from penstock.journal.writable import Touch
 
 
 def inspect_alive(path: Path, limit: int | None) -> Report:

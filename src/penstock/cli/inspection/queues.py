@@ -10,7 +10,7 @@ import numpy as np
 from penstock.cli.inspection.documents import clock_of, producer_of, rows_of
 from penstock.cli.inspection.report import Report
 from penstock.errors import PenstockError
-from penstock.shuffle.parcels import CLOCK, PRODUCER, READ
+from penstock.shuffle.parcels import CLOCK, PRODUCER, READ, TIME
 from penstock.shuffle.queue.block import DamagedBlockError
 from penstock.shuffle.queue.errors import CorruptQueueError
 from penstock.shuffle.queue.segment import (
@@ -137,7 +137,7 @@ def _block(report: Report, loaded: Loaded) -> None:
 def _shown(row: Row, loaded: Loaded, stage: Stage) -> Row:
     """A row with names for numbers."""
     shown: dict[str, Any] = {}
-    clocks = ("after", "through") if stage.is_rollbacks else (CLOCK,)
+    clocks = ("after", "through") if stage.is_rollbacks else (CLOCK, TIME)
     for name, value in row.items():
         if name == READ:
             shown["_journal"] = loaded.names[value][1]

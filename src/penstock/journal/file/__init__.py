@@ -9,7 +9,8 @@
     producers/0d0102030405/                a producer that may write
     retired/0d0102030405/                  a producer that may not write any more
 
-store.py ties it together; journal.py is one journal, repair.py mends it after a crash; segment.py
-is the files of rows, head.py the small file of numbers, ledger.py the producers; durable.py
-has files that change as a whole and locks, forks.py what a forked process leaves to its parent.
+store.py ties it together; journal.py is one journal, ending.py finds its end after a crash, and
+repair.py mends it; segment.py is the files of rows, head.py the small file of numbers, ledger.py
+the producers; durable.py has files that change as a whole and locks, forks.py what a forked process
+leaves to its parent.
 """

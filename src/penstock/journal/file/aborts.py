@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.disk import make_folder
 from penstock.ids import Producer
 from penstock.journal.file.durable import replace_file
-from penstock.journal.store import Abort
+from penstock.journal.writable import Abort
 from penstock.sealed import DamagedFileError, sealed_line, unsealed_line
 
 if TYPE_CHECKING:

@@ -5,13 +5,12 @@ sync lock; readers see nothing beyond `synced`. What a killed appender leaves be
 looked at by whoever takes the lock next: whole frames stay, a torn one is put aside.
 
 Whoever opens a journal that is not at rest looks for its end, and makes it durable, before anything
-else: after a power cut rows may be there that were acknowledged, and that the head does not show.
+else (`ending.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import logging
 import os
@@ -25,7 +24,6 @@ from penstock.disk import (
     REFUSED,
     DiskError,
     explained,
-    forget_cached,
     make_folder,
     sync_folder,
 )
@@ -36,7 +34,8 @@ from penstock.journal.errors import (
     SyncFailedError,
     UnknownJournalError,
 )
-from penstock.journal.file.durable import locked, replace_file, try_lock
+from penstock.journal.file.durable import locked, replace_file
+from penstock.journal.file.ending import JournalEnd
 from penstock.journal.file.head import (
     DamagedHeadError,
     Head,
@@ -56,7 +55,6 @@ from penstock.journal.file.identity import (
 from penstock.journal.file.repair import (
     goes_on,
     is_journal,
-    mend,
     missing,
     refuse_to_overwrite,
     restore_lost_head,
@@ -73,8 +71,8 @@ from penstock.journal.file.segment import (
     segment_path,
 )
 from penstock.journal.file.segment_header import SegmentHeader
-from penstock.journal.store import Appended, JournalBatch, Probe, Range, States
-from penstock.locks import LockHeldError
+from penstock.journal.store import JournalBatch, Probe, Range, States
+from penstock.journal.writable import Appended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +81,6 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.journal.collection import Collection
-    from penstock.journal.file.repair import Unrest
     from penstock.journal.frames import Payload
     from penstock.sequence import ProducerState
 
@@ -95,8 +92,6 @@ _WAIT_STEP_S_MIN, _WAIT_STEP_S_MAX = 0.0005, 0.02
 HEAD_SYNC_BYTES: Final = 4 * 1024 * 1024
 """After so much the head is synced as well, and whenever a segment is rolled or the journal closed:
 who opens it after a power cut walks over no more than that. One sync in a thousand, or so."""
-SYNC_WAIT_S_MAX: Final = 0.2
-"""How long who opens a journal waits for one who makes rows durable: a sync takes milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +141,18 @@ class JournalFile:
         try:
             with explained("open", folder / "sync.lock"):
                 self._sync_descriptor = os.open(folder / "sync.lock", os.O_RDWR | os.O_CREAT, 0o644)
-            self._check_end()
+            self._end = JournalEnd(
+                name,
+                folder,
+                self._head,
+                self._head_descriptor,
+                self._sync_descriptor,
+                to_disk=to_disk,
+                open_segment=self._open_segment,
+                make_durable=self._make_durable,
+            )
+            with self._sync_lock:
+                self._end.check()
             self.identity = record_identity(name, folder, self._head_descriptor)
         except BaseException:
             self.close()
@@ -427,7 +433,7 @@ class JournalFile:
                 limit = synced.bytes if first == synced.segment else reader.size()
                 offset = place.offset
                 for frames in reader.frames(place, limit, skip_below=begin):
-                    batch = _clipped(builder.build(frames), begin, end)
+                    batch = builder.build(frames).within(begin, end)
                     offset = frames[-1][0].end_offset
                     self._remember(reader.reached)
                     if batch.rows:
@@ -526,47 +532,6 @@ class JournalFile:
         with SegmentReader(self.name, self._folder, segment) as reader:
             return reader.header()[0]
 
-    # After a crash: see repair.py
-
-    def _check_end(self) -> None:
-        """At opening. If the journal is not at rest, the power may have failed: its end is looked
-        for, and made durable, under both locks. Who finds the append lock taken goes on: a process
-        that appends is alive, and so has opened the journal since, and has looked for its end."""
-        with self._sync_lock, self._lock_to_check() as may_check:
-            if may_check and try_lock(self._head_descriptor):
-                try:
-                    if self._unrest() is not None:
-                        self._find_end()
-                finally:
-                    fcntl.flock(self._head_descriptor, fcntl.LOCK_UN)
-
-    def _unrest(self) -> Unrest | None:
-        return unrest(self._head, self._folder, to_disk=self._to_disk)
-
-    @contextlib.contextmanager
-    def _lock_to_check(self) -> Iterator[bool]:
-        """Holds the sync lock, if there is something to check and nobody is at it for long."""
-        with contextlib.ExitStack() as stack:
-            yield self._unrest() is not None and self._locks_to_check(stack)
-
-    def _locks_to_check(self, stack: contextlib.ExitStack) -> bool:
-        try:
-            stack.enter_context(locked(self._sync_descriptor, SYNC_WAIT_S_MAX))
-        except LockHeldError:
-            # Rows of a process that is paused while it makes them durable are seen later. But
-            # before somebody has looked for the end, after a power cut, rows may be missing that
-            # were seen: that is waited for.
-            if not self._is_being_checked():
-                return False
-            stack.enter_context(locked(self._sync_descriptor))
-        return True
-
-    def _is_being_checked(self) -> bool:
-        try:
-            return self._head.all().trust is Trust.CHECKING
-        except DamagedHeadError:
-            return True
-
     def _sound_end(self) -> tuple[Position, Position]:
         """Up to where the journal is written and synced, after mending what a killed process left
         behind its end. Under the append lock."""
@@ -585,72 +550,8 @@ class JournalFile:
             if told and not goes_on(written, self._folder):
                 return written, synced
         with self._sync_lock, locked(self._sync_descriptor):
-            reached = self._find_end()
+            reached = self._end.find()
         return reached, reached
-
-    def _find_end(self) -> Position:
-        """Under both locks: the end of what is whole. It is durable, and seen, from here on."""
-        records = self._records_or_rebuilt()
-        known = records.synced if records.synced.segment >= records.kept.first_offset else None
-        if records.trust is Trust.DOUBTED:
-            self._forget_cached(known)
-        else:
-            self._head.set_trust(Trust.CHECKING, records.boot)
-        if not self._to_disk:
-            known = None  # `synced` says what was written, and no more
-        reached = mend(self.name, self._folder, known, to_disk=self._to_disk)
-        self._make_durable(reached.segment, self._open_segment(reached.segment))
-        if reached != records.written:
-            # The one who made the newest segment may have died before its name was durable.
-            sync_folder(self._folder)
-            self._head.set_written(reached)
-            self._tell_lost(records.written, reached)
-        self._head.set_synced(reached)
-        self._head.set_trust(Trust.SOUND, this_boot())
-        if reached != records.written or records.trust is not Trust.SOUND:
-            self._head.sync()
-        return reached
-
-    def _records_or_rebuilt(self) -> Records:
-        """What the head says. If it is damaged: start over from the newest segment, and believe
-        nothing that the disk does not say."""
-        try:
-            return self._head.all()
-        except DamagedHeadError:
-            segments = list_segments(self._folder)
-        if not segments:
-            raise CorruptJournalError(self.name, "head", 0, "the journal has no segments")
-        log.warning("%s: its head was damaged; rebuilding it from its segments", self.name)
-        kept = Kept(segments[0], suspended=False)
-        self._head.set_kept(kept)
-        begin = Position(-1, 0, 0)
-        return Records(begin, begin, kept, Trust.DOUBTED, 0)
-
-    def _forget_cached(self, known: Position | None) -> None:
-        """What is behind the known durable position is then read from the disk."""
-        segments = list_segments(self._folder)
-        for segment in segments if known is not None else segments[-1:]:
-            if known is None or segment >= known.segment:
-                path = segment_path(self._folder, segment)
-                with explained("open", path):
-                    descriptor = os.open(path, os.O_RDWR)
-                try:
-                    self._make_durable(segment, descriptor)
-                    forget_cached(descriptor)
-                finally:
-                    os.close(descriptor)
-
-    def _tell_lost(self, written: Position, reached: Position) -> None:
-        if not self._to_disk and reached.offset < written.offset:
-            log.error(
-                "%s: rows %d to %d are lost: the machine went down before they were on the disk. "
-                "This store has durability 'buffered', which is safe against killed processes "
-                "only. What is whole is kept; the rows' offsets will be given to others, so begin "
-                "again with whatever has read them",
-                self.name,
-                reached.offset,
-                written.offset - 1,
-            )
 
 
 def probe_head(name: str, folder: Path, *, to_disk: bool) -> Probe | None:
@@ -699,20 +600,3 @@ def _probe(head: Head, identity: str) -> Probe:
     kept, synced = head.kept(), head.synced()
     write_head = max(synced.offset, kept.first_offset)
     return Probe(kept.first_offset, write_head, kept.suspended, identity)
-
-
-def _clipped(batch: JournalBatch, begin: int, end: int) -> JournalBatch:
-    """The rows of the batch within [begin, end)."""
-    low = max(begin - batch.first_offset, 0)
-    high = min(end - batch.first_offset, batch.rows)
-    if low == 0 and high == batch.rows:
-        return batch
-    return JournalBatch(
-        batch.journal,
-        batch.first_offset + low,
-        batch.producers[low:high],
-        batch.clocks[low:high],
-        batch.flags[low:high],
-        batch.documents.slice(low, max(high - low, 0)),
-        {row - low: hints for row, hints in batch.hints.items() if low <= row < high},
-    )

@@ -39,7 +39,7 @@ from penstock.journal.errors import DamagedLedgerError, LedgerMarks, ProducerFen
 from penstock.journal.file.aborts import find_abort
 from penstock.journal.file.durable import locked, try_lock, write_file
 from penstock.journal.file.forks import let_go_at_fork
-from penstock.journal.store import Decision, ProducerLedger, ProducerRecord, Touch
+from penstock.journal.writable import Decision, ProducerLedger, ProducerRecord, Touch
 from penstock.process import ProcessIdentity
 from penstock.sealed import (
     DamagedFileError,

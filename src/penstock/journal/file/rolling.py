@@ -90,7 +90,7 @@ def _changed(
             if after is None:
                 batch = builder.build([reader.frame(at, frame)])
                 found = sequence_batch(
-                    batch.offsets, batch.producers, batch.clocks, batch.flags, states
+                    batch.offsets, batch.ends, batch.producers, batch.clocks, batch.flags, states
                 )
                 changed.update(found.changed)
                 found.raise_fault(header.journal)

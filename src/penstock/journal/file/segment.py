@@ -339,9 +339,9 @@ class BatchBuilder:
             if batch.hints:
                 hints[row] = batch.hints[0]
             row += batch.rows
-        return JournalBatch(
+        return JournalBatch.numbered(
             self._journal,
-            built[0].first_offset,
+            frames[0][0].first_offset,
             np.concatenate([batch.producers for batch in built]),
             np.concatenate([batch.clocks for batch in built]),
             np.concatenate([batch.flags for batch in built]),
@@ -354,7 +354,7 @@ class BatchBuilder:
     def _build_one(self, header: FrameHeader, body: pa.Buffer) -> JournalBatch:
         if header.kind == KIND_ACK:
             ack = decode_ack(header, body)
-            return JournalBatch(
+            return JournalBatch.numbered(
                 self._journal,
                 header.first_offset,
                 np.array([ack.producer.int64], dtype=np.int64),
@@ -372,7 +372,7 @@ class BatchBuilder:
             else pa.nulls(batch.num_rows, self._schema.field(index).type)
             for index, place in enumerate(self._places[version])
         ]
-        return JournalBatch(
+        return JournalBatch.numbered(
             self._journal,
             header.first_offset,
             producers.to_numpy(),

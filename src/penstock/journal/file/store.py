@@ -15,7 +15,7 @@ from penstock.checksum import checksum
 from penstock.disk import explained, make_folder, read_file, sync_folder
 from penstock.errors import ConfigurationError, CorruptStorageError
 from penstock.journal.collection import Collection, check_collection_name
-from penstock.journal.errors import UnknownCollectionError
+from penstock.journal.errors import UnknownCollectionError, UnknownJournalError
 from penstock.journal.file.aborts import find_abort, list_aborts, write_abort
 from penstock.journal.file.durable import locked, replace_file
 from penstock.journal.file.forks import let_go_at_fork
@@ -31,27 +31,19 @@ from penstock.journal.file.repair import is_journal
 from penstock.journal.file.segment import BatchBuilder
 from penstock.journal.names import EVERYTHING, Selector, parse_journal_name
 from penstock.journal.opened import OpenStore
-from penstock.journal.store import (
-    Abort,
-    Appended,
-    Journal,
-    JournalBatch,
-    Probe,
-    ProducerLedger,
-    Range,
-    States,
-)
+from penstock.journal.store import Journal, JournalBatch, Probe, Range, States
 from penstock.locks import LockHeldError, locking_within
 from penstock.sealed import DamagedFileError, is_sealed, sealed_json, unsealed_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from penstock.ids import Producer
     from penstock.journal.frames import Payload
+    from penstock.journal.writable import Abort, Appended, ProducerLedger
     from penstock.sequence import ProducerState
 
 FORMAT_VERSION: Final = 1
@@ -260,7 +252,15 @@ class FileStore(OpenStore):
             if identity is not None
         ]
 
+    def probes(self, journals: Iterable[str]) -> dict[str, Probe]:
+        found: dict[str, Probe] = {}
+        for journal in journals:
+            with contextlib.suppress(UnknownJournalError):
+                found[journal] = self.probe(journal)
+        return found
+
     def probe(self, journal: str) -> Probe:
+        """A few microseconds, no lock."""
         if journal not in self._open:
             # Ten thousand journals are probed without opening each for good.
             probe = probe_head(journal, self.folder_of(journal), to_disk=self._to_disk)
@@ -283,7 +283,13 @@ class FileStore(OpenStore):
             file.sync(through)
 
     def read(
-        self, journal: str, begin: int, end: int | None = None, columns: Sequence[str] | None = None
+        self,
+        journal: str,
+        begin: int,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        fetch_bytes: int | None = None,  # noqa: ARG002 - a frame at a time
     ) -> Iterator[JournalBatch]:
         # The schema is loaded after the head is fixed: whatever is below the head is in it.
         with self._journal(journal) as file:

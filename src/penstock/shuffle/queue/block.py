@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.checksum import RunningChecksum, checksum
 from penstock.errors import LocalProtocolError
-from penstock.shuffle.parcels import PARCEL_FIELDS, ROLLBACK_SCHEMA, Stage
+from penstock.shuffle.parcels import ROLLBACK_SCHEMA, Stage, fields_of
 from penstock.shuffle.queue.arranging import arranged
 from penstock.shuffle.queue.groups import GROUP, Groups, groups_of, identities
 from penstock.transport.stages import StageEncoders, has_dictionaries
@@ -125,7 +125,7 @@ class PartEncoder:
 
 
 def _check_schema(stage: Stage, schema: pa.Schema) -> None:
-    wanted = list(ROLLBACK_SCHEMA) if stage.is_rollbacks else list(PARCEL_FIELDS)
+    wanted = list(ROLLBACK_SCHEMA) if stage.is_rollbacks else list(fields_of(schema))
     if list(schema)[: len(wanted)] != wanted or (stage.is_rollbacks and len(schema) != len(wanted)):
         raise LocalProtocolError(f"{stage}: these are not the columns of a parcel: {schema.names}")
     if has_dictionaries(schema):

@@ -33,7 +33,7 @@ from penstock.checkpoint import (
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.ids import CLOCK_MAX
 from penstock.shuffle.marks import Mark
-from penstock.shuffle.parcels import CLOCK
+from penstock.shuffle.parcels import times_of
 from penstock.shuffle.queue.events import (
     Answer,
     Arrived,
@@ -381,9 +381,9 @@ def rows_of(taken: Taken[Part]) -> pa.RecordBatch:
 
 
 def keys_of(batch: pa.RecordBatch, delay: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The clocks of a parcel's rows, later by the delay; at most the last clock there is."""
-    clocks: np.ndarray[Any, np.dtype[np.uint64]] = batch.column(CLOCK).to_numpy()
+    """The times of a parcel's rows, later by the delay; at most the last clock there is."""
+    times: np.ndarray[Any, np.dtype[np.uint64]] = times_of(batch).to_numpy()
     if not delay:
-        return clocks
-    late: np.ndarray[Any, np.dtype[np.uint64]] = np.minimum(clocks, np.uint64(CLOCK_MAX - delay))
+        return times
+    late: np.ndarray[Any, np.dtype[np.uint64]] = np.minimum(times, np.uint64(CLOCK_MAX - delay))
     return late + np.uint64(delay)

@@ -19,12 +19,14 @@ from penstock.epoch.decisions import DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
 from penstock.errors import LocalProtocolError, PeerUnavailableError, PenstockError
 from penstock.frontier import Frontier
+from penstock.journal.errors import DataLossError
 from penstock.journal.names import name_of
 from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
 from penstock.shuffle.session.aborts import Aborts
+from penstock.shuffle.session.log_reading import LogReader
 from penstock.shuffle.session.looking import Looker
 from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.pacing import Pacing, Reminders
@@ -35,16 +37,25 @@ from penstock.shuffle.session.state import (
     ListingAdded,
     ListingDone,
     ListingRemoved,
+    LogRead,
     Progressed,
     ReadEnded,
+    ReadLog,
     RowsMissing,
     SessionState,
     SliceOpened,
+    SpansLeft,
     StartRead,
 )
 from penstock.shuffle.session.topology import Topology
-from penstock.shuffle.session.view import AWAITED_MAX, AwaitedView, SessionView, rows_to_recover
-from penstock.shuffle.status import MemberStatus, seconds_of
+from penstock.shuffle.session.view import (
+    AWAITED_MAX,
+    AwaitedView,
+    SessionView,
+    committed_at,
+    rows_to_recover,
+)
+from penstock.shuffle.status import MemberStatus
 from penstock.shuffle.target import Target
 from penstock.snapshot import SnapshotParticipant, SnapshotStore
 from penstock.threads import supervised
@@ -56,7 +67,7 @@ if TYPE_CHECKING:
 
     from penstock.checkpoint import Barrier, Flags
     from penstock.directory.keyvalue import KeyValue
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume
     from penstock.shuffle.session.state import SessionEffect, SessionEvent, SliceKey
@@ -101,7 +112,7 @@ class Session:
     def __init__(
         self,
         setup: Setup,
-        store: JournalStore,
+        store: ReadableStore,
         security: Security,
         keyvalue: KeyValue,
         *,
@@ -136,6 +147,15 @@ class Session:
         self._members = members
         self._lock = threading.RLock()
         """Over the state, which both threads use."""
+        transactions = store.transaction_log()
+        self._is_whole = transactions is not None or not any(
+            binding.by_offset for binding in plan.bindings
+        )
+        self._log_reader = (
+            None
+            if transactions is None
+            else LogReader(store, transactions, plan, tell=self._hear_log, fail=self.fail)
+        )
         self._state = SessionState(
             plan,
             topology,
@@ -144,6 +164,7 @@ class Session:
             first_read=resume.record.next_read,
             adopted=resume.record.adopted,
             restored=resume.epoch is not None,
+            has_log=transactions is not None,
         )
         self._looker = Looker(store, plan)
         self._record = resume.record
@@ -200,6 +221,8 @@ class Session:
         self._coordinator.start()
         for thread in self._threads:
             thread.start()
+        if self._log_reader is not None and not self._state.recovery:
+            self._log_reader.start()
         return self
 
     def wait_epoch(
@@ -330,6 +353,7 @@ class Session:
                 for waiting in state.waiting
                 for commit in waiting.awaited[:AWAITED_MAX]
             ]
+            unmatched = state.unmatched_since
             return SessionView(
                 plan=self._plan,
                 members=self._members,
@@ -347,6 +371,8 @@ class Session:
                 is_recovery=state.recovery,
                 is_caught_up=self._is_caught_up(),
                 rows_to_recover=self._rows_to_recover,
+                is_whole=self._is_whole,
+                unmatched_since=unmatched and unmatched + to_wall,
             )
 
     def check(self) -> None:
@@ -354,8 +380,8 @@ class Session:
         match self.failure:
             case None:
                 pass
-            case RowsLostError() as error:  # to begin anew does not help
-                raise RowsLostError(*error.args) from error
+            case (RowsLostError() | DataLossError()) as error:  # to begin anew does not help
+                raise type(error)(*error.args) from error
             case error:
                 member = getattr(error, "member", None)
                 raise MemberLostError(str(error), member) from error
@@ -369,6 +395,8 @@ class Session:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
+        if self._log_reader is not None:
+            self._log_reader.close()
         self._coordinator.close()
         self._epoch_member.close()
         self._sender.close()
@@ -420,7 +448,7 @@ class Session:
                     str(first.producer),
                     name_of(first.journal),
                     by and name_of(by),
-                    seconds_of(first.hinted_commit),
+                    committed_at(self._plan, first),
                 )
                 text = f"{cause.text(now - since[cohort])} {cause.advice}"
                 self._log.warning("%s", text, extra={"journal": name_of(first.journal)})
@@ -459,7 +487,7 @@ class Session:
         match message:
             case SliceOpened() | ListingAdded() | ListingRemoved() | ListingDone() | Progressed():
                 self._handle(message)
-            case ReadEnded() | RowsMissing():
+            case ReadEnded() | RowsMissing() | SpansLeft():
                 self._handle(message)
             case MemberStatus(member=member, lane=lane, details=details):
                 with self._changed:
@@ -482,6 +510,12 @@ class Session:
         for effect in effects:
             self._obey(effect)
 
+    def _hear_log(self, read: LogRead) -> None:
+        with self._lock:
+            effects = self._state.on_log(read, time.monotonic())
+        for effect in effects:
+            self._obey(effect)
+
     def _obey(self, effect: SessionEffect) -> None:
         match effect:
             case StartRead() | AllReadsStarted() | AskProgress():
@@ -489,6 +523,9 @@ class Session:
             case CheckpointReady():
                 with self._changed:
                     self._changed.notify_all()
+            case ReadLog(looks=looks):
+                if self._log_reader is not None:
+                    self._log_reader.want(looks=looks)
             case _:
                 assert_never(effect)
 

@@ -48,6 +48,11 @@ class Checkpoints:
         """Instead of one journal another one of the same name is read now."""
         self._pipelines[self._cohorts[source[1]]].move_hints(source, target, now)
 
+    def extend(self, hints: Frontier, now: float) -> None:
+        """Checkpoints that wait for a producer of these hints take all in up to them."""
+        for cohort, pipeline in self._pipelines.items():
+            pipeline.extend(self._part(hints, cohort), now)
+
     def give_up(self, awaited: Collection[Awaited], now: float) -> None:
         """Of these commits nothing will come."""
         for cohort, pipeline in self._pipelines.items():

@@ -24,7 +24,8 @@ from penstock.frontier import (
     reduce,
 )
 from penstock.ids import CLOCK_NONE, Producer
-from penstock.journal.names import known_as, name_of
+from penstock.journal.names import identity_in, known_as, name_of
+from penstock.journal.offset_identity import READER
 from penstock.shuffle.session.ledger import GONE, entries_of, gone_key
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class Instances:
         if self._is_adopting:
             self._adopted.setdefault(name, identity)
         return known_as(name, "" if self._adopted.get(name) == identity else identity)
+
+    def identity_of(self, known: str) -> str:
+        """Of a journal that frontiers call this."""
+        return identity_in(known) or self._adopted.get(known, "")
 
     def begin(self, key: ReadKey, known: str) -> str:
         """This one is read from now on. Gives the one before it, at which hints may be."""
@@ -144,8 +149,11 @@ def _with_entries(
 
 def promised(newest: Frontier) -> Frontier:
     """What has to be read again if the queues of an epoch are lost: its commits, as hints. Of what
-    stands for journals that are gone nothing can be read; that it is settled stays known."""
+    stands for journals that are gone nothing can be read; that it is settled stays known. Up to
+    where a journal was read is no commit."""
     names = (str(name) for name in newest.journal_names.to_pylist())
     is_gone = np.array([name == known_as(name_of(name), GONE) for name in names], np.bool_)
     gone = Frontier.of(newest.keep_journals(is_gone).journals())
-    return reduce(gone, project_commits_to_hints(newest.keep_journals(~is_gone)))
+    there = newest.keep_journals(~is_gone)
+    commits = there.keep_entries(there.producers != READER.int64)
+    return reduce(gone, project_commits_to_hints(commits))

@@ -10,7 +10,7 @@ from penstock.sequence import sequence_batch
 from penstock.shuffle.session.state import Looked
 
 if TYPE_CHECKING:
-    from penstock.journal.store import JournalStore, States
+    from penstock.journal.store import ReadableStore, States
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.state import Sought
 
@@ -28,7 +28,7 @@ class _Walk:
 
 
 class Looker:
-    def __init__(self, store: JournalStore, plan: Plan) -> None:
+    def __init__(self, store: ReadableStore, plan: Plan) -> None:
         self._store = store
         self._plan = plan
         self._walks: dict[str, _Walk] = {}
@@ -61,11 +61,16 @@ class Looker:
                 self._walks[name] = walk
             for batch in self._store.read(name, walk.offset, probe.write_head, columns=()):
                 found = sequence_batch(
-                    batch.offsets, batch.producers, batch.clocks, batch.flags, walk.states
+                    batch.offsets,
+                    batch.ends,
+                    batch.producers,
+                    batch.clocks,
+                    batch.flags,
+                    walk.states,
                 )
                 if found.fault is not None:
                     return None  # who reads it says so
-                walk.offset, walk.states = batch.first_offset + batch.rows, found.states
+                walk.offset, walk.states = batch.next_offset, found.states
             if self._store.probe(name).identity == walk.identity:
                 return walk.states
         except (UnknownJournalError, OffsetDroppedError):

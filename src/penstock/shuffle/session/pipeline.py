@@ -181,6 +181,19 @@ class CheckpointPipeline:
             hints[entry.producer] = entry.hinted_commit
         return with_hints_moved(frontier, moved, {target: hints})
 
+    def extend(self, hints: Frontier, now: float) -> None:
+        """Of the producers that the boundary waits for it takes all in, up to these hints."""
+        if self._boundary is None or self._recovery:
+            return
+        awaited = np.fromiter(reach_of(self._boundary), np.int64)
+        own = hints.keep_entries(np.isin(hints.producers, awaited))
+        if not own.entry_count:
+            return
+        boundary = reduce(self._boundary, self._ledger.prune(own))
+        self._frozen = True
+        self._advance(self._part_of(self._progressed, boundary, reach_of(boundary)), now)
+        self._go_on(now)
+
     def give_up(self, awaited: Collection[Awaited], now: float) -> None:
         """Of these commits nothing will come: the journal is gone, or is another one."""
         if self._boundary is None or self._recovery:

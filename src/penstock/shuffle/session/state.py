@@ -8,22 +8,27 @@ to the frontier, up to which everything is complete.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, ProducerFrontier, clear_discharged_hints, reduce
+from penstock.journal.errors import DataLossError
 from penstock.journal.names import name_of
 from penstock.sequence import UNSEEN, ProducerState
 from penstock.shuffle.session.checkpoints import Checkpoints
 from penstock.shuffle.session.hint_index import HintIndex
 from penstock.shuffle.session.instances import Instances
+from penstock.shuffle.session.ledger import gone_key
 from penstock.shuffle.session.lost import RowsLostError, rows_lost
+from penstock.shuffle.session.matching import Matching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.journal.transaction_log import LogEntry, Look, Marker
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.ledger import ReadKey
     from penstock.shuffle.session.pipeline import Awaited, Waiting
@@ -86,6 +91,17 @@ class ReadEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SpansLeft:
+    """Event: a Slice that was restored has open spans of a journal, as frontiers call it, that no
+    first listing found."""
+
+    member: int
+    lane: int
+    binding: int
+    journal: str
+
+
+@dataclass(frozen=True, slots=True)
 class RowsMissing:
     """Event: a Slice cannot get rows [begin, end) of a read that were lost; or, if that is nothing,
     the journal ends at `begin`, before the last of them."""
@@ -95,6 +111,7 @@ class RowsMissing:
     read: int
     begin: int
     end: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +121,30 @@ class Progressed:
     member: int
     lane: int
     delta: Frontier
+    markers: tuple[Marker, ...] = ()
+    """Transaction markers among the rows that the delta tells of."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogRead:
+    """Event: what the transaction log has had since it was read last, and then what a look (see
+    `matching.py`) brought."""
+
+    entries: tuple[LogEntry, ...] = ()
+    look: Look | None = None
 
 
 SessionEvent: TypeAlias = (
-    SliceOpened | ListingAdded | ListingRemoved | ListingDone | ReadEnded | RowsMissing | Progressed
+    SliceOpened
+    | ListingAdded
+    | ListingRemoved
+    | ListingDone
+    | ReadEnded
+    | SpansLeft
+    | RowsMissing
+    | Progressed
 )
+"""What Slices say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +185,14 @@ class CheckpointReady:
     """Effect: `take` would give something, and would not have before."""
 
 
-SessionEffect: TypeAlias = StartRead | AllReadsStarted | AskProgress | CheckpointReady
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Effect: read the transaction log to its end, and tell by LogRead; with a look if `looks`."""
+
+    looks: bool
+
+
+SessionEffect: TypeAlias = StartRead | AllReadsStarted | AskProgress | CheckpointReady | ReadLog
 
 SliceKey: TypeAlias = tuple[int, int]
 """Member and lane."""
@@ -190,6 +233,14 @@ class _Read:
     known: ReadKey
 
 
+@dataclass(slots=True, eq=False)
+class _Unmatched:
+    event: Progressed
+    reads: int = 0
+    """How often the log was read since."""
+    event_at: float = 0.0
+
+
 class SessionState:
     def __init__(
         self,
@@ -201,8 +252,11 @@ class SessionState:
         first_read: int = 0,
         adopted: Mapping[str, str] | None = _NOTHING,
         restored: bool = False,
+        has_log: bool = False,
     ) -> None:
-        """`first_read` is above all numbers of reads that were ever given: rows in the queues have
+        """With `has_log`, a transaction log says which commits belong together.
+
+        `first_read` is above all numbers of reads that were ever given: rows in the queues have
         them. `adopted` as in `SessionRecord`. If Slices are `restored`, each tells what it knows
         before anything else."""
         self.frontier: Frontier = resume
@@ -210,7 +264,14 @@ class SessionState:
         self._plan = plan
         self._topology = topology
         self._hint_index = HintIndex(plan)
-        self._checkpoints = Checkpoints(plan.cohorts, resume, now)
+        recovery = resume.unresolved_hints > 0
+        self._matching = None
+        if has_log and not recovery:
+            self._matching = Matching(self._hint_index, plan.cohorts, resume)
+        begin = resume if self._matching is None else self._matching.resumed(resume)
+        self._checkpoints = Checkpoints(plan.cohorts, begin, now)
+        self._unmatched: deque[_Unmatched] = deque()
+        """Progress that waits for the transaction log, in the order in which it came."""
         self._resume = resume
         self._instances = Instances(resume, adopted)
         self._started: set[ReadKey] = set()
@@ -218,6 +279,9 @@ class SessionState:
         self._listed: dict[ReadKey, str] = {}
         """The identities of the journals that are there, as they were told."""
         self._running: dict[ReadKey, int] = {}
+        self._closing: dict[int, ReadKey] = {}
+        """Reads, by number, of journals in whose place others are read: they find their journals
+        gone, and close the spans that are open in them. By what frontiers call the journals."""
         self._ended: set[ReadKey] = set()
         """Whose reads ended, and of which no listing has told that they are gone. So none will tell
         if they are there again: they are looked for."""
@@ -274,13 +338,19 @@ class SessionState:
         if self.recovery or self._unlisted or self._unheard:
             return Sought(frozenset(), frozenset(), frozenset())
         waiting = self.waiting
-        stuck = {
-            name_of(one.journal)
-            for each in waiting
-            if now - each.since >= GONE_SECONDS
-            for one in each.awaited
-            if (name_of(one.journal), one.binding) in self._running
-        }
+        # What is awaited by a transaction log is in its journal for certain, and its number is no
+        # clock that a producer could be found to have passed.
+        stuck = (
+            set()
+            if self._matching is not None
+            else {
+                name_of(one.journal)
+                for each in waiting
+                if now - each.since >= GONE_SECONDS
+                for one in each.awaited
+                if (name_of(one.journal), one.binding) in self._running
+            }
+        )
         awaited = frozenset(
             one
             for each in waiting
@@ -338,6 +408,8 @@ class SessionState:
         """The next checkpoint: what is complete, and was not taken before. From here on it is in
         the frontier too."""
         taken = self._checkpoints.take()
+        if taken is not None and self._matching is not None:
+            taken = self._matching.released(taken)
         if taken is not None:
             # Hints that are left were found to be moot: nobody will answer them.
             self.frontier = clear_discharged_hints(reduce(self.frontier, taken))
@@ -368,11 +440,10 @@ class SessionState:
             case ReadEnded():
                 self._end_read(event)
                 return []
+            case SpansLeft():
+                return self._close_spans(event, now)
             case RowsMissing():
-                what = f"rows {event.begin} to {event.end - 1} were dropped"
-                if event.begin == event.end:
-                    what = f"it ends at offset {event.begin}; it is not the journal that it was"
-                raise self._rows_lost(self._read(event).known, what)
+                raise self._missing(event)
             case Progressed():
                 return self._progress(event, now)
             case _ as never:
@@ -387,26 +458,62 @@ class SessionState:
             return []  # if it is another journal, its Slice finds out, and ends the read
         journal, binding = key
         known = (self._instances.known_as(journal, identity), binding)
+        if known in self._closing.values():
+            self._ended.add(key)  # it is looked for until the other read has ended
+            return []
         resumed = None if known in self._started else self._resume.journal(*known)
         entries = () if resumed is None else resumed.producers
         if self.recovery and not any(entry.is_unresolved for entry in entries):
             return []
-        if self.next_read == READS_MAX:
-            raise LocalProtocolError(
-                f"{READS_MAX} reads were numbered, as many as there are: begin with empty queues"
-            )
         self._ended.discard(key)
         self._started.add(known)
         before = self._instances.begin(key, known[0])
         if before != known[0]:
             self._checkpoints.move_hints((before, binding), known, now)
+        self._running[key] = self.next_read
+        return self._tell_read(key, known, identity, entries)
+
+    def _tell_read(
+        self,
+        key: ReadKey,
+        known: ReadKey,
+        identity: str,
+        entries: tuple[ProducerFrontier, ...] = (),
+    ) -> list[SessionEffect]:
+        """Numbers a read, and tells the Slice that it is."""
+        if self.next_read == READS_MAX:
+            raise LocalProtocolError(
+                f"{READS_MAX} reads were numbered, as many as there are: begin with empty queues"
+            )
+        journal, binding = key
         lane = self._plan.bindings[binding].lane
         slice_key = (self._topology.reader(binding, journal), lane)
-        self._running[key] = read = self.next_read
-        self._reads.append(_Read(slice_key, key, known))
         called = "" if known[0] == journal else known[0]
-        started = StartRead(*slice_key, read, binding, journal, entries, identity, called)
+        started = StartRead(*slice_key, self.next_read, binding, journal, entries, identity, called)
+        self._reads.append(_Read(slice_key, key, known))
         return self._tell(slice_key, started)
+
+    def _close_spans(self, event: SpansLeft, now: float) -> list[SessionEffect]:
+        """Starts a read that finds its journal gone, and closes the spans that it has open. If the
+        journal is back by now, that is a read like any other."""
+        if self._lane_of(event.binding) != event.lane:
+            raise RemoteProtocolError(
+                f"{_name(event)} has spans of binding {event.binding}, which is not of its lane"
+            )
+        known = (event.journal, event.binding)
+        key = (name_of(event.journal), event.binding)
+        if event.member != self._topology.reader(event.binding, key[0]):
+            raise RemoteProtocolError(
+                f"{_name(event)} has spans of journal {key[0]!r}, which is not its to read"
+            )
+        running = self._running.get(key)
+        identity = self._instances.identity_of(event.journal)
+        if running is None:
+            return self._start_read(key, identity, now)
+        if self._reads[running - self._first_read].known == known:
+            return []  # a listing has found it meanwhile
+        self._closing[self.next_read] = known
+        return self._tell_read(key, known, identity)
 
     def _done_listing(self, event: ListingDone) -> list[SessionEffect]:
         self._check_lister(event)
@@ -424,11 +531,23 @@ class SessionState:
                 hinted = any(entry.is_unresolved for entry in journal.producers)
                 if hinted and known not in self._started:
                     raise self._rows_lost(known, self._why_gone(known))
+        else:
+            self._check_all_there()
         return [
             effect
             for key in sorted(self._slices)
             for effect in self._tell(key, AllReadsStarted(*key))
         ]
+
+    def _check_all_there(self) -> None:
+        """Journals that went away while nobody read, if that is a reason to fail."""
+        for journal in self._resume.journals():
+            known = (journal.journal, journal.binding)
+            if known in self._started or known == gone_key(known):
+                continue
+            if self._plan.bindings[journal.binding].fails_on_loss:
+                reader, reason = f"feed {self._plan.feed!r}", self._why_gone(known)
+                raise DataLossError(reader, name_of(known[0]), f"{reason}, and its rows with it")
 
     def _why_gone(self, known: ReadKey) -> str:
         if (name_of(known[0]), known[1]) in self._listed:
@@ -437,6 +556,8 @@ class SessionState:
 
     def _end_read(self, event: ReadEnded) -> None:
         read = self._read(event)
+        if self._closing.pop(event.read, None) is not None:
+            return
         awaited = {(one.journal, one.binding) for each in self.waiting for one in each.awaited}
         if self.recovery and read.known in awaited:
             raise self._rows_lost(read.known, "the journal is not there any more")
@@ -447,10 +568,19 @@ class SessionState:
     def _read(self, event: ReadEnded | RowsMissing) -> _Read:
         if self._first_read <= event.read < self.next_read:
             read = self._reads[event.read - self._first_read]
-            is_running = self._running.get(read.key) == event.read
+            is_running = self._running.get(read.key) == event.read or event.read in self._closing
             if read.slice_key == (event.member, event.lane) and is_running:
                 return read
         raise RemoteProtocolError(f"{_name(event)} ended read {event.read}, which it does not have")
+
+    def _missing(self, event: RowsMissing) -> DataLossError | RowsLostError:
+        known = self._read(event).known
+        if event.reason and not self.recovery:
+            return DataLossError(f"feed {self._plan.feed!r}", name_of(known[0]), event.reason)
+        what = f"rows {event.begin} to {event.end - 1} were dropped"
+        if event.begin == event.end:
+            what = f"it ends at offset {event.begin}; it is not the journal that it was"
+        return self._rows_lost(known, event.reason or what)
 
     def _rows_lost(self, known: ReadKey, what: str) -> RowsLostError:
         resumed = self._resume.journal(*known)
@@ -465,14 +595,61 @@ class SessionState:
                 raise RemoteProtocolError(
                     f"{_name(event)} told progress of binding {binding}, which is not of its lane"
                 )
-        was_ready = self._checkpoints.has_ready
         self._unheard.discard((event.member, event.lane))
+        if self._matching is not None:
+            self._unmatched.append(_Unmatched(event))
+            return self._match(now)
         if not self.recovery:
             delta = self._instances.place(delta, self._checkpoints.reported)
+        return self._check_in(event, delta, now)
+
+    def _check_in(self, event: Progressed, delta: Frontier, now: float) -> list[SessionEffect]:
+        was_ready = self._checkpoints.has_ready
         self._checkpoints.on_progressed(delta, now)
         effects: list[SessionEffect] = [AskProgress(event.member, event.lane)]
         if self._checkpoints.has_ready and not was_ready:
             effects.append(CheckpointReady())
+        return effects
+
+    # Where a transaction log says what belongs together
+
+    def on_log(self, event: LogRead, now: float) -> list[SessionEffect]:
+        """The log was read. What waited for it may go on."""
+        matching = self._matching
+        if matching is None:
+            raise LocalProtocolError("this session has no transaction log")
+        matching.on_log(event.entries)
+        if event.look is not None:
+            ends = event.look.ends.items()
+            known = {self._instances.known_as(*journal): end for journal, end in ends}
+            matching.on_look(event.look.before, known, event.look.around)
+            matching.on_log(event.look.later)
+        for waiting in self._unmatched:
+            waiting.reads += 1
+        return self._match(now)
+
+    @property
+    def unmatched_since(self) -> float | None:
+        """Since when progress waits for the transaction log, if some does."""
+        return self._unmatched[0].event_at if self._unmatched else None
+
+    def _match(self, now: float) -> list[SessionEffect]:
+        """Gives the checkpoints what can be matched, in the order in which it was told."""
+        matching = self._matching
+        effects: list[SessionEffect] = []
+        while self._unmatched and matching is not None:
+            waiting = self._unmatched[0]
+            waiting.event_at = waiting.event_at or now
+            event = waiting.event
+            matched = matching.match(event.delta, event.markers)
+            if matched is None:
+                if waiting.reads and not matching.needs_look:
+                    matching.mismatched(event.delta, event.markers)
+                return [*effects, ReadLog(matching.needs_look)]
+            self._unmatched.popleft()
+            reported = self._checkpoints.reported
+            self._checkpoints.extend(self._instances.place(matched.below, reported), now)
+            effects += self._check_in(event, self._instances.place(matched.delta, reported), now)
         return effects
 
     def _tell(self, key: SliceKey, effect: SessionEffect) -> list[SessionEffect]:

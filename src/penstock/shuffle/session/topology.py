@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.journal.collection import Collection
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.routing import Assignment
     from penstock.shuffle.plan import BindingPlan, Plan
 
@@ -50,7 +50,7 @@ class Topology:
         self._assignment = assignment
 
     @classmethod
-    def of(cls, plan: Plan, store: JournalStore, assignment: Assignment) -> Topology:
+    def of(cls, plan: Plan, store: ReadableStore, assignment: Assignment) -> Topology:
         names = {binding.collection for binding in plan.bindings}
         return cls(plan, {name: store.collection(name) for name in names}, assignment)
 

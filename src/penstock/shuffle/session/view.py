@@ -16,6 +16,8 @@ from penstock.watch.causes import (
     Idle,
     Listing,
     Recovery,
+    TransactionLogWait,
+    WholePerPartition,
 )
 from penstock.watch.standing import Seen
 
@@ -69,6 +71,10 @@ class SessionView:
     is_recovery: bool
     is_caught_up: bool
     rows_to_recover: int
+    is_whole: bool = True
+    """Transactions are whole across journals."""
+    unmatched_since: float | None = None
+    """Since when progress waits for the transaction log, if some does."""
 
     @property
     def rows_recovered(self) -> int:
@@ -90,10 +96,14 @@ class SessionView:
                     str(each.commit.producer),
                     name_of(each.commit.journal),
                     each.hinted_by and name_of(each.hinted_by),
-                    seconds_of(each.commit.hinted_commit),
+                    committed_at(self.plan, each.commit),
                 ),
                 since=each.since,
             )
+        if not self.is_whole:
+            yield Seen(WholePerPartition())
+        if self.unmatched_since is not None:
+            yield Seen(TransactionLogWait(), since=self.unmatched_since)
         if self.newest > self.drawn:
             yield Seen(Consuming(consumer, self.drawn, self.newest), self.drawn)
             if self.has_news and self.newest - self.consumed >= self.epochs_ahead_max:
@@ -142,3 +152,10 @@ def _begin(frontier: Frontier, index: int, newest: Frontier) -> int:
     journal = newest.journal_at(index)
     known = frontier.journal(journal.journal, journal.binding)
     return 0 if known is None else resolve_checkpoint(known.producers).offset
+
+
+def committed_at(plan: Plan, awaited: Awaited) -> float | None:
+    """When a commit that is awaited was made, in seconds. None where its clock is no time."""
+    if plan.bindings[awaited.binding].by_offset:
+        return None
+    return seconds_of(awaited.hinted_commit)

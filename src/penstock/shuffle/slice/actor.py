@@ -17,7 +17,13 @@ from penstock.errors import PeerUnavailableError
 from penstock.ids import clock_from_unix, clock_to_unix
 from penstock.shuffle.marks import BEGINNING
 from penstock.shuffle.parcels import READS_STAGE
-from penstock.shuffle.session.state import Progressed, ReadEnded, RowsMissing, SliceOpened
+from penstock.shuffle.session.state import (
+    Progressed,
+    ReadEnded,
+    RowsMissing,
+    SliceOpened,
+    SpansLeft,
+)
 from penstock.shuffle.slice.events import (
     BarrierClaimed,
     Fetch,
@@ -36,6 +42,7 @@ from penstock.shuffle.slice.events import (
     SliceEvent,
     TellEnded,
     TellMissing,
+    TellSpansLeft,
 )
 from penstock.shuffle.slice.fetching import Fetcher
 from penstock.shuffle.slice.listing import Lister
@@ -47,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.checkpoint import Barrier
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.control import FromMember
     from penstock.shuffle.plan import BindingPlan
     from penstock.shuffle.slice.snapshots import SliceSnapshot
@@ -70,7 +77,7 @@ class SliceActor:
         member: int,
         lane: int,
         state: SliceState,
-        store: JournalStore,
+        store: ReadableStore,
         sender: Sender,
         *,
         members: Sequence[int],
@@ -132,6 +139,7 @@ class SliceActor:
     def close(self) -> None:
         self._closing.set()
         self.wake()
+        self._sender.interrupt()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
@@ -213,20 +221,25 @@ class SliceActor:
                 case SendBarrier():
                     self._send_all(effect.barrier)
                 case Report():
-                    self._tell(Progressed(self._member, self.lane, effect.delta))
-                case TellMissing() | TellEnded():
+                    self._tell(Progressed(self._member, self.lane, effect.delta, effect.markers))
+                case TellMissing() | TellEnded() | TellSpansLeft():
                     self._tell_of_read(effect)
                 case Sleep():
                     self._sleep_until = effect.until
                 case _:
                     assert_never(effect)
 
-    def _tell_of_read(self, effect: TellMissing | TellEnded) -> None:
-        key = (self._member, self.lane, effect.read)
-        if isinstance(effect, TellEnded):
-            self._tell(ReadEnded(*key))
-        else:
-            self._tell(RowsMissing(*key, effect.begin, effect.end))
+    def _tell_of_read(self, effect: TellMissing | TellEnded | TellSpansLeft) -> None:
+        key = (self._member, self.lane)
+        match effect:
+            case TellEnded(read=read):
+                self._tell(ReadEnded(*key, read))
+            case TellMissing(read=read, begin=begin, end=end, reason=reason):
+                self._tell(RowsMissing(*key, read, begin, end, reason))
+            case TellSpansLeft(binding=binding, journal=journal):
+                self._tell(SpansLeft(*key, binding, journal))
+            case _:
+                assert_never(effect)
 
     # Sending
 

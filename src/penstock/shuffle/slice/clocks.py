@@ -1,9 +1,10 @@
-"""The keys that rows are ordered by, whatever their producers' clocks say. Pure.
+"""The keys that rows are ordered by, whatever times they bear. Pure.
 
-A row's key is its clock and its binding's delay, never less than the key of the row before it in
-the same journal. A clock that is far ahead of now is not believed: its row counts as the rows that
-were read with it do, and as of now if none of them is believed. So a clock that lies delays
-neither its own journal nor any other. Identity stays what the clock says.
+A row's key is its time and its binding's delay, never less than the key of the row before it in
+the same journal. A row's time is its producer's clock, or what else its log says. One that is far
+ahead of now is not believed: its row counts as the rows that were read with it do, and as of now if
+none of them is believed. So a time that lies delays neither its own journal nor any other. Identity
+stays what the clock says.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ AHEAD_SHOWN: Final = clock_duration(60)
 
 
 def believed_until(now: int) -> int:
-    """The last clock that is believed."""
+    """The last time that is believed."""
     return clock_delay(now, AHEAD_MAX)
 
 
-def keys_of(clocks: Keys, delay: int, floor: int, now: int = CLOCK_MAX) -> Keys:
+def keys_of(times: Keys, delay: int, floor: int, now: int = CLOCK_MAX) -> Keys:
     """Of rows that were read together, one after the other. No key is below the floor."""
-    if int(clocks.max(initial=0)) > believed_until(now):
-        is_believed = clocks <= np.uint64(believed_until(now))
-        clocks = np.where(is_believed, clocks, np.uint64(0 if is_believed.any() else now))
-    keys: Keys = np.maximum.accumulate(clocks)
+    if int(times.max(initial=0)) > believed_until(now):
+        is_believed = times <= np.uint64(believed_until(now))
+        times = np.where(is_believed, times, np.uint64(0 if is_believed.any() else now))
+    keys: Keys = np.maximum.accumulate(times)
     if delay:
         np.minimum(keys, np.uint64(CLOCK_MAX - delay), out=keys)
         keys += np.uint64(delay)
@@ -45,11 +46,11 @@ def keys_of(clocks: Keys, delay: int, floor: int, now: int = CLOCK_MAX) -> Keys:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A row whose clock was not believed, when it was read."""
+    """A row whose time was not believed, when it was read."""
 
     journal: str
     producer: int
-    clock: int
+    time: int
     seen_at: int
 
 
@@ -59,11 +60,11 @@ class LyingClocks:
     def __init__(self) -> None:
         self._rows: dict[str, Ahead] = {}
 
-    def look(self, journal: str, clocks: Keys, producers: Int64s, now: int) -> None:
+    def look(self, journal: str, times: Keys, producers: Int64s, now: int) -> None:
         """Rows of a journal were read."""
-        row = int(clocks.argmax()) if len(clocks) else -1
-        if row >= 0 and int(clocks[row]) > believed_until(now):
-            self._rows[journal] = Ahead(journal, int(producers[row]), int(clocks[row]), now)
+        row = int(times.argmax()) if len(times) else -1
+        if row >= 0 and int(times[row]) > believed_until(now):
+            self._rows[journal] = Ahead(journal, int(producers[row]), int(times[row]), now)
 
     def shown(self, now: int) -> list[Ahead]:
         """Those that were read a short while ago, the farthest ahead first."""
@@ -72,4 +73,4 @@ class LyingClocks:
             for journal, row in self._rows.items()
             if now <= clock_delay(row.seen_at, AHEAD_SHOWN)
         }
-        return sorted(self._rows.values(), key=lambda row: -row.clock)
+        return sorted(self._rows.values(), key=lambda row: -row.time)

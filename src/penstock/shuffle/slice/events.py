@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.checkpoint import Barrier
     from penstock.frontier import Frontier, ProducerFrontier
     from penstock.journal.store import JournalBatch
+    from penstock.journal.transaction_log import Marker
     from penstock.sequence import ProducerState
     from penstock.shuffle.marks import Mark
     from penstock.shuffle.parcels import Stage
@@ -73,6 +74,17 @@ class Vanished:
     read: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Rows [begin, end) of a journal are gone, or with nothing between the two all from `begin` on;
+    and whoever reads the store wants to fail then."""
+
+    read: int
+    begin: int
+    end: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplayFetched:
     """The answer to Replay: what there is of the range up to, not with, `reached`."""
@@ -111,6 +123,7 @@ SliceEvent: TypeAlias = (
     | Probed
     | Fetched
     | Vanished
+    | Lost
     | ReplayFetched
     | Flushed
     | ProgressAsked
@@ -200,6 +213,8 @@ class Report:
     """To the Session."""
 
     delta: Frontier
+    markers: tuple[Marker, ...] = ()
+    """Those among the rows that the delta tells of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +225,8 @@ class TellMissing:
     read: int
     begin: int
     end: int
+    reason: str = ""
+    """Why, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +235,16 @@ class TellEnded:
     the next read of it goes on where this one ended."""
 
     read: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellSpansLeft:
+    """To the Session: an earlier session sent rows of spans that are open in this journal, and no
+    listing has found it. Its read has to be started, or nobody closes them."""
+
+    binding: int
+    journal: str
+    """As frontiers know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,5 +267,6 @@ SliceEffect: TypeAlias = (
     | Report
     | TellMissing
     | TellEnded
+    | TellSpansLeft
     | Sleep
 )

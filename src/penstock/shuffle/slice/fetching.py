@@ -8,19 +8,23 @@ of a processor at most.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from penstock.errors import CorruptStorageError, LocalProtocolError
-from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
+from penstock.journal.errors import (
+    OffsetDroppedError,
+    RowsTakenBackError,
+    UnknownJournalError,
+)
+from penstock.journal.names import shown
 from penstock.shuffle.slice.events import (
     Fetch,
     Fetched,
+    Lost,
     Probe,
     Probed,
     Replay,
@@ -34,10 +38,11 @@ from penstock.threads import Pool, supervised
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from penstock.journal.store import JournalBatch, JournalStore, States
+    from penstock.journal.store import JournalBatch, ReadableStore, States
     from penstock.journal.store import Probe as Found
 
     _Batches: TypeAlias = Generator[JournalBatch, None, None]
+    _Wish: TypeAlias = Probe | Fetch | Replay
 
 READERS: Final = 2
 """Threads. Arrow and the disk work while the interpreter does something else."""
@@ -45,10 +50,22 @@ LOOK_SECONDS: Final = 0.02
 GATHER_SECONDS: Final = 0.05
 """So long a journal that was read to its end is left alone: what is written bit by bit is read
 together. A fetch, and all that follows from it, takes milliseconds however little it brings."""
+MISSED_SECONDS: Final = 3.0
+"""So long a journal is missed before a reader fails because of it: a broker may not have heard yet
+of a topic that another one listed."""
+SHORT_SECONDS: Final = 45.0
+"""So long a log may end before the offset up to which it was read. After a change of leader the
+high watermark stays low until dead replicas are out of sync, which takes a broker up to 30 s; only
+an unclean election leaves it low for good."""
 REPLAY_BYTES: Final = 4 * 1024 * 1024
 GOING_ON_MAX: Final = 8
 """Readers that are kept between fetches, each with a file, and up to a frame (4 MiB) of rows that
-were more than was asked for. Where more journals are read in turn, such rows are read again."""
+were more than was asked for."""
+RESTS_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What is kept of such rows where more journals are read in turn than readers are kept. What does
+not fit is read again. To let older rows go for it would let all of them go before their turn."""
+
+log = logging.getLogger("penstock.shuffle")
 
 
 class Fetcher:
@@ -56,7 +73,7 @@ class Fetcher:
 
     def __init__(
         self,
-        store: JournalStore,
+        store: ReadableStore,
         name: str,
         deliver: Callable[[SliceEvent], None],
         fail: Callable[[BaseException], None],
@@ -66,9 +83,16 @@ class Fetcher:
         self._pool = Pool(READERS, f"{name} reads", fail)
         self._going_on: OrderedDict[int, tuple[int, JournalBatch | None, _Batches]] = OrderedDict()
         """By read, a reader that has come to this offset, and what it has read beyond."""
+        self._rests: dict[int, tuple[int, JournalBatch, int]] = {}
+        """By read, what a reader that is gone had read from this offset on, and its bytes."""
+        self._rests_bytes = 0
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[float, Fetch]] = {}
         """By read, from when on it is looked for more, and what is wished for."""
+        self._missed: dict[int, tuple[float, _Wish | None]] = {}
+        """By read, since when its journal is missed, and what is to be asked again."""
+        self._short: dict[int, float] = {}
+        """By read, since when its log ends before the offset up to which it was read."""
         self._closing = threading.Event()
         self._looks = supervised(f"{name} looks", self._look, fail=fail, until=self._closing.is_set)
         self._looks.start()
@@ -85,14 +109,16 @@ class Fetcher:
                     self._fetch(wish)
                 case Replay():
                     self._replay(wish)
-        except CorruptStorageError:
-            # The files of another journal in its place do not fit what was read of it before.
+        except (CorruptStorageError, RowsTakenBackError) as error:
+            # Another journal in its place does not fit what was read of it before.
             try:
                 self._found(wish)
             except UnknownJournalError:
-                self._vanished(wish.read)
-            else:
+                self._vanished(wish)
+                return
+            if not isinstance(error, RowsTakenBackError):
                 raise
+            self._deliver(Lost(wish.read, error.kept, _place(wish), str(error)))
 
     def close(self) -> None:
         self._closing.set()
@@ -106,6 +132,8 @@ class Fetcher:
         try:
             probe = self._found(wish)
             if probe.first_kept > wish.offset:
+                if self._is_lost(wish, probe.lost_from(wish.offset), probe.first_kept):
+                    return
                 at, states = self._store.states(wish.journal, probe.first_kept)
                 self._found(wish)  # still, so that they are its own
                 if at != probe.first_kept:
@@ -116,41 +144,87 @@ class Fetcher:
         except OffsetDroppedError:  # once more, just now
             self._probe(wish)
         except UnknownJournalError:
-            self._vanished(wish.read)
+            self._vanished(wish)
         else:
             self._deliver(Probed(wish.read, probe.first_kept, probe.write_head, states))
 
-    def _found(self, wish: Probe | Fetch | Replay) -> Found:
+    def _found(self, wish: Probe | Fetch | Replay, known: Found | None = None) -> Found:
         """What the journal holds. To who reads it, one that has its name now is not it."""
-        found = self._store.probe(wish.journal)
+        found = known or self._store.probe(wish.journal)
         if found.identity != wish.identity:
             raise UnknownJournalError(wish.journal)
+        with self._lock:
+            self._missed.pop(wish.read, None)
         return found
 
-    def _vanished(self, read: int) -> None:
-        self._going_on.pop(read, None)
-        self._deliver(Vanished(read))
+    def _is_lost(self, wish: _Wish, begin: int, end: int) -> bool:
+        """Whether rows [begin, end) are a reason to fail, which the Session is told."""
+        if begin >= end:
+            return False
+        reason = f"offsets {begin} to {end - 1} were dropped by retention before they were read"
+        if self._store.fails_on_loss:
+            self._deliver(Lost(wish.read, begin, end, reason))
+            return True
+        log.warning("%s: %s; reading goes on behind them", shown(wish.journal), reason)
+        return False
+
+    def _vanished(self, wish: _Wish) -> None:
+        self._going_on.pop(wish.read, None)
+        self._take_rest(wish.read)
+        if self._store.fails_on_loss:
+            now = time.monotonic()
+            with self._lock:
+                since, _ = self._missed.get(wish.read, (now, None))
+                if now - since < MISSED_SECONDS:
+                    self._missed[wish.read] = since, wish
+                    return
+            at = _place(wish)
+            reason = f"it was deleted, or made again; it was read up to offset {at}"
+            self._deliver(Lost(wish.read, at, at, reason))
+            return
+        log.warning("%s was deleted, or made again; reading goes on", shown(wish.journal))
+        self._deliver(Vanished(wish.read))
 
     def _fetch(self, wish: Fetch) -> None:
         rest, batches = self._reader(wish)
         try:
             found, rest, is_more = _some(rest, batches, wish.bytes_max)
-            head = self._found(wish).write_head
+            last = found[-1] if found else None
+            came_with = None if last is None else last.probe
+            head = self._found(wish, came_with).write_head
         except OffsetDroppedError:
             self._probe(Probe(wish.read, wish.journal, wish.offset, wish.identity))
             return
         except UnknownJournalError:
             batches.close()
-            self._vanished(wish.read)
+            self._vanished(wish)
             return
         if not found:
-            with self._lock:
-                self._waiting[wish.read] = time.monotonic() + GATHER_SECONDS, wish
+            if not self._is_short(wish, head):
+                with self._lock:
+                    self._waiting[wish.read] = time.monotonic() + GATHER_SECONDS, wish
             return
-        if is_more:
-            last = found[-1]
-            self._keep(wish.read, (last.first_offset + last.rows, rest, batches))
+        if last is not None and is_more:
+            self._keep(wish.read, (last.next_offset, rest, batches))
         self._deliver(Fetched(wish.read, tuple(found), head))
+
+    def _is_short(self, wish: Fetch, head: int) -> bool:
+        """Whether the log lacks rows that were read, and a reader has to fail if it stays so."""
+        with self._lock:
+            if head >= wish.offset or not self._store.fails_on_loss:
+                self._short.pop(wish.read, None)
+                return False
+            now = time.monotonic()
+            since = self._short.setdefault(wish.read, now)
+            if now - since < SHORT_SECONDS:
+                self._missed[wish.read] = since, wish
+                return True
+        reason = (
+            f"the log ends at offset {head}, and it was read up to offset {wish.offset}: an "
+            "unclean leader election took rows back"
+        )
+        self._deliver(Lost(wish.read, head, wish.offset, reason))
+        return True
 
     def _reader(self, wish: Fetch) -> tuple[JournalBatch | None, _Batches]:
         """What is left of a batch, and the batches behind it, from the offset on."""
@@ -161,22 +235,45 @@ class Fetcher:
             if offset == wish.offset:
                 return rest, batches
             batches.close()
+        offset, rest = self._take_rest(wish.read)
+        if offset != wish.offset:
+            rest = None
+        begin = wish.offset if rest is None else rest.next_offset
+        found = self._store.read(wish.journal, begin, fetch_bytes=wish.bytes_max)
         # Of a generator, which holds a file.
-        return None, cast("_Batches", self._store.read(wish.journal, wish.offset))
+        return rest, cast("_Batches", found)
 
     def _keep(self, read: int, kept: tuple[int, JournalBatch | None, _Batches]) -> None:
         with self._lock:
             self._going_on[read] = kept
-            dropped = None
-            if len(self._going_on) > GOING_ON_MAX:
-                _, (_, _, dropped) = self._going_on.popitem(last=False)
-        if dropped is not None:
-            dropped.close()
+            if len(self._going_on) <= GOING_ON_MAX:
+                return
+            read, (offset, rest, batches) = self._going_on.popitem(last=False)
+            # Under the same lock: the next fetch of this read may look for it right now.
+            if rest is not None:
+                self._keep_rest(read, offset, rest)
+        batches.close()
+
+    def _keep_rest(self, read: int, offset: int, rest: JournalBatch) -> None:
+        size = rest.documents.nbytes
+        if self._rests_bytes + size <= RESTS_BYTES_MAX:
+            self._rests[read] = offset, rest.part(0, rest.rows, copied=True), size
+            self._rests_bytes += size
+
+    def _take_rest(self, read: int) -> tuple[int, JournalBatch | None]:
+        with self._lock:
+            if read not in self._rests:
+                return -1, None
+            offset, rest, size = self._rests.pop(read)
+            self._rests_bytes -= size
+            return offset, rest
 
     def _replay(self, wish: Replay) -> None:
         begin = wish.begin
         try:
             begin = max(begin, self._found(wish).first_kept)
+            if self._is_lost(wish, wish.begin, min(begin, wish.end)):
+                return
             batches = self._store.read(wish.journal, begin, wish.end)
             found, _, is_more = _some(None, batches, REPLAY_BYTES)
             self._found(wish)  # still, so that they are its own
@@ -184,35 +281,54 @@ class Fetcher:
             self._replay(wish)
             return
         except UnknownJournalError:
-            self._vanished(wish.read)
+            self._vanished(wish)
             return
-        reached = found[-1].first_offset + found[-1].rows if is_more else wish.end
+        reached = min(found[-1].next_offset, wish.end) if is_more else wish.end
         self._deliver(ReplayFetched(wish.read, tuple(found), reached, min(begin, wish.end)))
 
     def _look(self) -> None:
         pause = LOOK_SECONDS
         while not self._closing.wait(pause):
             begun = time.monotonic()
+            self._ask_again()
             with self._lock:
                 waiting = list(self._waiting.values())
-            more = [wish for since, wish in waiting if since <= begun and self._has_more(wish)]
+            more = self._with_more([wish for since, wish in waiting if since <= begun])
             if more:
                 # With one, all: what was written at one time is levelled together.
-                more += [wish for since, wish in waiting if since > begun and self._has_more(wish)]
+                more += self._with_more([wish for since, wish in waiting if since > begun])
             for wish in more:
                 with self._lock:
                     del self._waiting[wish.read]
                 self.submit(wish)
             pause = max(LOOK_SECONDS, 10 * (time.monotonic() - begun))
 
-    def _has_more(self, wish: Fetch) -> bool:
-        if self._closing.is_set():
-            return False
-        try:
-            probe = self._found(wish)
-        except UnknownJournalError:
-            return True  # the fetch finds out, and says so
-        return probe.write_head > wish.offset or probe.first_kept > wish.offset
+    def _ask_again(self) -> None:
+        """For the journals that are missed."""
+        with self._lock:
+            missed = [(read, *each) for read, each in self._missed.items()]
+            self._missed |= {read: (since, None) for read, since, _ in missed}
+        for _, _, wish in missed:
+            if wish is not None:
+                self.submit(wish)
+
+    def _with_more(self, wishes: list[Fetch]) -> list[Fetch]:
+        """Those whose journals hold more; or are gone, which the fetch finds out and says."""
+        if self._closing.is_set() or not wishes:
+            return []
+        probes = self._store.probes({wish.journal for wish in wishes})
+
+        def has_more(wish: Fetch) -> bool:
+            probe = probes.get(wish.journal)
+            if probe is None or probe.identity != wish.identity:
+                return True
+            return max(probe.write_head, probe.first_kept) > wish.offset
+
+        return [wish for wish in wishes if has_more(wish)]
+
+
+def _place(wish: _Wish) -> int:
+    return wish.begin if isinstance(wish, Replay) else wish.offset
 
 
 def _some(
@@ -227,25 +343,10 @@ def _some(
         fitting = max(int(left // row_bytes), 0 if found else 1)
         if fitting < batch.rows:
             if fitting:
-                found.append(_rows(batch, 0, fitting, copied=True))
-            return found, _rows(batch, fitting, batch.rows), True
-        found.append(batch if batch is not rest else _rows(batch, 0, batch.rows, copied=True))
+                found.append(batch.part(0, fitting, copied=True))
+            return found, batch.part(fitting, batch.rows), True
+        found.append(batch if batch is not rest else batch.part(0, batch.rows, copied=True))
         left -= batch.rows * row_bytes
         if left <= 0:
             return found, None, True
     return found, None, False
-
-
-def _rows(batch: JournalBatch, begin: int, end: int, *, copied: bool = False) -> JournalBatch:
-    """Rows of a batch; `copied`, so that they do not hold the memory of all of it."""
-    rows: Any = np.arange(begin, end) if copied else slice(begin, end)
-    documents = batch.documents
-    return replace(
-        batch,
-        first_offset=batch.first_offset + begin,
-        producers=batch.producers[rows],
-        clocks=batch.clocks[rows],
-        flags=batch.flags[rows],
-        documents=documents.take(rows) if copied else documents.slice(begin, end - begin),
-        hints={row - begin: hints for row, hints in batch.hints.items() if begin <= row < end},
-    )

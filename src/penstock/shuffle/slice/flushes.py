@@ -16,6 +16,8 @@ from penstock.frontier import Frontier, reduce_all
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.journal.transaction_log import Marker
+
 
 class Flushes:
     """One at a time. The delta of a flush is frozen when it starts."""
@@ -32,6 +34,10 @@ class Flushes:
         """Of the flush under way."""
         self._lsns: dict[int, int] = {}
         self._completed: list[Frontier] = []
+        self._markers: list[Marker] = []
+        """Of the flush under way, and of those that are completed and not told."""
+        self._markers_completed = 0
+        """How many of them are of completed ones."""
         self._is_asked = False
 
     @property
@@ -43,13 +49,15 @@ class Flushes:
         """Whether something is still to be flushed or told."""
         return self.is_due or self._delta is not None or bool(self._completed)
 
-    def start(self, delta: Frontier) -> int:
-        """The cycle of a new flush, whose answers will say that the delta is durable."""
+    def start(self, delta: Frontier, markers: Sequence[Marker] = ()) -> int:
+        """The cycle of a new flush, whose answers will say that the delta is durable. The
+        transaction markers of the same rows are told with it."""
         if not self.may_start:
             raise LocalProtocolError("a flush is under way, or none is due")
         self.cycle += 1
         self.is_due = False
         self._delta = delta
+        self._markers += markers
         self._lsns = {}
         return self.cycle
 
@@ -69,6 +77,7 @@ class Flushes:
         if len(self._lsns) == len(self._members):
             lsns = np.array([self._lsns[each] for each in self._members], np.uint64)
             self._completed.append(replace(self._delta, flushed_lsn=lsns))
+            self._markers_completed = len(self._markers)
             self._delta = None
 
     def ask(self) -> None:
@@ -76,7 +85,7 @@ class Flushes:
             raise RemoteProtocolError("progress was asked for while a request is unanswered")
         self._is_asked = True
 
-    def answer(self) -> Frontier | None:
+    def answer(self) -> tuple[Frontier, tuple[Marker, ...]] | None:
         """What to tell, if it was asked for and there is something."""
         if not self._is_asked or not self._completed:
             return None
@@ -84,7 +93,10 @@ class Flushes:
         self._completed = []
         self.told_cycle = self.cycle if self._delta is None else self.cycle - 1
         self._is_asked = False
-        return told
+        markers = tuple(self._markers[: self._markers_completed])
+        del self._markers[: self._markers_completed]
+        self._markers_completed = 0
+        return told, markers
 
     def untold(self) -> list[Frontier]:
         """What was put into deltas and not told, without LSNs: for a snapshot."""

@@ -11,7 +11,7 @@ from penstock.threads import supervised
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.control import FromMember
     from penstock.shuffle.plan import BindingPlan
     from penstock.shuffle.session.state import SliceKey
@@ -25,7 +25,7 @@ class Lister:
 
     def __init__(
         self,
-        store: JournalStore,
+        store: ReadableStore,
         bindings: Sequence[BindingPlan],
         key: SliceKey,
         *,

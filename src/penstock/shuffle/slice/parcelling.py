@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.routing import vnodes_of
-from penstock.shuffle.parcels import PARCEL_FIELDS, READS_SCHEMA, ROLLBACK_SCHEMA, Stage
+from penstock.shuffle.keys import vnodes_of_rows
+from penstock.shuffle.parcels import READS_SCHEMA, ROLLBACK_SCHEMA, Stage, parcel_schema
 from penstock.transport.frames import FRAME_COST_BYTES
 
 if TYPE_CHECKING:
@@ -34,7 +34,12 @@ def parcels(round_: Round, assignment: Assignment) -> Iterator[tuple[int, Stage,
         if not len(kept):
             continue
         documents = _together(pieces)
-        vnodes = vnodes_of([documents.column(name) for name in pieces[0].read.binding.key])
+        vnodes = vnodes_of_rows(
+            pieces[0].read.binding,
+            documents,
+            columns.offsets[rows],
+            [(piece.read.journal, piece.rows) for piece in pieces],
+        )
         # `order` has the rows to send as they are to be sent; None: all, as they stand.
         order: Rows | None = None if len(kept) == documents.num_rows else kept
         keys = columns.keys[rows][kept]
@@ -49,16 +54,19 @@ def parcels(round_: Round, assignment: Assignment) -> Iterator[tuple[int, Stage,
             np.array([piece.read.number for piece in pieces], np.uint32),
             [piece.rows for piece in pieces],
         )
+        is_timed = pieces[0].read.binding.is_timed
         batch = _batch(
             [
                 numbers,
                 columns.offsets[rows],
                 columns.producers_of(rows),
                 columns.clocks[rows],
+                *([columns.times[rows]] if is_timed else []),
                 vnodes,
             ],
             documents,
             order,
+            parcel_schema(documents.schema, is_timed=is_timed),
         )
         stage = Stage(pieces[0].read.binding.place, pieces[0].batch.version)
         begin = 0
@@ -84,7 +92,10 @@ class FrameCosts:
         size = len({binding for binding, _ in pieces_of}) * self._rollbacks
         for stage, own in pieces_of.items():
             if stage not in self._stages:
-                schema = pa.schema([*PARCEL_FIELDS, *own[0].batch.documents.schema])
+                piece = own[0]
+                schema = parcel_schema(
+                    piece.batch.documents.schema, is_timed=piece.read.binding.is_timed
+                )
                 self._stages[stage] = frame_bytes(schema)
             # Where one parcel ends and the next begins, at least one of them is large.
             large = sum(piece.rows for piece in own) // LARGE_ROWS
@@ -134,12 +145,12 @@ def _together(pieces: Sequence[Piece]) -> pa.RecordBatch:
 
 
 def _batch(
-    columns: list[np.ndarray[Any, Any]], documents: pa.RecordBatch, order: Rows | None
+    columns: list[np.ndarray[Any, Any]],
+    documents: pa.RecordBatch,
+    order: Rows | None,
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
     if order is not None:
         columns = [column[order] for column in columns]
         documents = documents.take(order)
-    return pa.RecordBatch.from_arrays(
-        [*map(pa.array, columns), *documents.columns],
-        schema=pa.schema([*PARCEL_FIELDS, *documents.schema]),
-    )
+    return pa.RecordBatch.from_arrays([*map(pa.array, columns), *documents.columns], schema=schema)

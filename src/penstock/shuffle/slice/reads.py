@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from penstock.errors import LocalProtocolError
 from penstock.frontier import resolve_checkpoint
 from penstock.ids import CLOCK_MAX, Kind, clock_delay, clock_duration, kind_of
 from penstock.sequence import UNSEEN, ProducerState
+from penstock.shuffle.parcels import ROW_BYTES
 from penstock.shuffle.slice.clocks import believed_until, keys_of
 from penstock.shuffle.slice.states import ReadStates
 
@@ -29,8 +30,6 @@ Keys: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 GAP_SLACK: Final = clock_duration(600)
 """Producers' clocks may differ. Commits this long after a gap are not taken for lost with it."""
-PARCEL_ROW_BYTES: Final = 30
-"""What a parcel has of each row beside the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +64,24 @@ class Buffered:
     """A batch that waits to be drained, from row `begin` on."""
 
     offsets: Int64s
+    ends: Int64s
+    next_offset: int
+    """Where the read stands once all of it is drained."""
     producers: Int64s
     clocks: Keys
+    times: Keys
     flags: np.ndarray[Any, np.dtype[np.uint16]]
     documents: pa.RecordBatch
     hints: Mapping[int, tuple[str, ...]]
     keys: Keys
     row_bytes: float
+    epochs: Mapping[int, int] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
     begin: int = 0
     version: int = 0
     """Later schemas have more columns, so their number is what tells them apart."""
     is_ahead: bool = False
-    """A clock in it is ahead of its row's key: it was not believed."""
+    """A time in it is ahead of its row's key: it was not believed."""
 
     def __post_init__(self) -> None:
         self.version = self.documents.num_columns
@@ -128,7 +132,7 @@ class Piece:
     def parcel_bytes(self) -> int:
         """What its rows take in parcels, if all of them go."""
         documents = self.batch.documents.slice(self.begin, self.rows)
-        return self.rows * PARCEL_ROW_BYTES + documents.nbytes
+        return self.rows * self.read.binding.row_bytes + documents.nbytes
 
 
 @dataclass(slots=True, eq=False)
@@ -318,38 +322,63 @@ class Read:
         self.fetching = False
         self.fetching_bytes = 0
         for batch in batches:
-            if batch.first_offset != self.buffered_offset:
-                raise LocalProtocolError(
-                    f"rows of {self.journal} came from offset {batch.first_offset} on, and "
-                    f"{self.buffered_offset} was asked for"
-                )
+            self._check(batch)
             if self.awaited:
                 batch = self._up_to_awaited(batch)  # noqa: PLW2901 - the rest is not there
-            if not batch.rows:
-                continue
-            floor = max(self.buffered_key, promised)
-            keys = keys_of(batch.clocks, self.binding.delay, floor, now)
-            self.buffer.append(
-                Buffered(
-                    offsets=batch.offsets,
-                    producers=batch.producers,
-                    clocks=batch.clocks,
-                    flags=batch.flags,
-                    documents=batch.documents,
-                    hints=batch.hints,
-                    keys=keys,
-                    row_bytes=row_bytes_of(batch.documents),
-                    turns=self._turns(batch),
-                    is_ahead=int(batch.clocks.max()) > believed_until(now),
-                )
-            )
-            self.buffered_offset += batch.rows
-            self.buffered_key = int(keys[-1])
-            self.buffered_bytes += batch.rows * self.buffer[-1].row_bytes
+            if batch.rows:
+                self._append(batch, promised, now)
+            self._reach(batch.next_offset)
             if self.parked:
                 write_head = self.buffered_offset
                 break
         self.write_head = max(write_head, self.buffered_offset)
+
+    def _check(self, batch: JournalBatch) -> None:
+        """A store gives what was asked for, or what follows it, and always goes on."""
+        first = int(batch.offsets[0]) if batch.rows else batch.next_offset
+        if first < self.buffered_offset or batch.next_offset == self.buffered_offset:
+            raise LocalProtocolError(
+                f"rows of {self.journal} came from offset {first} up to {batch.next_offset}, and "
+                f"those from {self.buffered_offset} on were asked for"
+            )
+        if batch.times is not batch.clocks and not self.binding.is_timed:
+            raise LocalProtocolError(
+                f"rows of {self.journal} have times apart from their clocks, and the plan of "
+                f"binding {self.binding.place} does not know of them"
+            )
+
+    def _append(self, batch: JournalBatch, promised: int, now: int) -> None:
+        floor = max(self.buffered_key, promised)
+        keys = keys_of(batch.times, self.binding.delay, floor, now)
+        row_bytes = row_bytes_of(batch.documents, self.binding.row_bytes)
+        self.buffer.append(
+            Buffered(
+                offsets=batch.offsets,
+                ends=batch.ends,
+                next_offset=batch.next_offset,
+                producers=batch.producers,
+                clocks=batch.clocks,
+                times=batch.times,
+                flags=batch.flags,
+                documents=batch.documents,
+                hints=batch.hints,
+                epochs=batch.epochs,
+                keys=keys,
+                row_bytes=row_bytes,
+                turns=self._turns(batch),
+                is_ahead=int(batch.times.max()) > believed_until(now),
+            )
+        )
+        self.buffered_key = int(keys[-1])
+        self.buffered_bytes += batch.rows * row_bytes
+
+    def _reach(self, offset: int) -> None:
+        """Up to here everything is buffered, or the journal holds no row."""
+        self.buffered_offset = offset
+        if self.buffer:
+            self.buffer[-1].next_offset = offset
+        else:
+            self.offset = offset
 
     def _up_to_awaited(self, batch: JournalBatch) -> JournalBatch:
         """What of a batch there is to read, if commits are awaited."""
@@ -363,14 +392,7 @@ class Read:
         if self.awaited:
             return batch
         self.parked = True
-        return replace(
-            batch,
-            producers=batch.producers[:end],
-            clocks=batch.clocks[:end],
-            flags=batch.flags[:end],
-            documents=batch.documents.slice(0, end),
-            hints={row: journals for row, journals in batch.hints.items() if row < end},
-        )
+        return batch.part(0, end)
 
     def _turns(self, batch: JournalBatch) -> tuple[Turn, ...]:
         turns = []
@@ -395,19 +417,22 @@ class Read:
 
     def drain(self, piece: Piece) -> int | None:
         """These rows, the first of its buffer, are done with. Gives the gap floor that follows, if
-        bytes are missing before them."""
+        bytes are missing before them: a time, below which the clocks of commits are not waited for.
+        Where clocks are no times there is none."""
         batch, first = piece.batch, piece.begin
         floor = None
         if self.missing:
             self.missing = 0
-            # A clock that is not believed would have nobody wait for any commit, for years.
-            clock = min(int(batch.clocks[first]), int(batch.keys[first]))
-            floor = clock_delay(clock, GAP_SLACK)
-        self.offset = int(batch.offsets[piece.end - 1]) + 1
+            if not self.binding.is_timed:
+                # A clock that is not believed would have nobody wait for any commit, for years.
+                clock = min(int(batch.clocks[first]), int(batch.keys[first]))
+                floor = clock_delay(clock, GAP_SLACK)
+        self.offset = int(batch.ends[piece.end - 1])
         self.key = int(batch.keys[piece.end - 1])
         batch.begin = piece.end
         self.buffered_bytes -= piece.rows * batch.row_bytes
         if not batch.rows:
+            self.offset = batch.next_offset
             self.buffer.popleft()
         return floor
 
@@ -432,6 +457,6 @@ def _is_same_span(here: ProducerState, there: ProducerState) -> bool:
     return there.max_continue != 0 and there.offset == here.offset
 
 
-def row_bytes_of(documents: pa.RecordBatch) -> float:
+def row_bytes_of(documents: pa.RecordBatch, beside: int = ROW_BYTES) -> float:
     """What a row takes in a parcel, on average."""
-    return PARCEL_ROW_BYTES + documents.nbytes / max(documents.num_rows, 1)
+    return beside + documents.nbytes / max(documents.num_rows, 1)

@@ -2,7 +2,7 @@
 
 Such a span's documents are before the read's start and were not sent. The first row that extends or
 commits it, the trigger, waits until they were: only the span's producer counts in what is read
-again. Its rows have the trigger's key, or a greater one if their own clocks are later.
+again. Its rows have the trigger's key, or a greater one if their own times are later.
 """
 
 from __future__ import annotations
@@ -101,19 +101,23 @@ class SpanReplay:
             if len(rows):
                 documents = batch.documents.take(rows)
                 clocks = batch.clocks[rows]
-                keys = keys_of(clocks, self.read.binding.delay, self.key, now)
+                times = clocks if batch.times is batch.clocks else batch.times[rows]
+                keys = keys_of(times, self.read.binding.delay, self.key, now)
                 self.key = int(keys[-1])
                 self.buffer.append(
                     Buffered(
                         offsets=batch.offsets[rows],
+                        ends=batch.ends[rows],
+                        next_offset=min(batch.next_offset, self.end),
                         producers=batch.producers[rows],
                         clocks=clocks,
+                        times=times,
                         flags=batch.flags[rows],
                         documents=documents,
                         hints={},
                         keys=keys,
-                        row_bytes=row_bytes_of(documents),
-                        is_ahead=int(clocks.max()) > believed_until(now),
+                        row_bytes=row_bytes_of(documents, self.read.binding.row_bytes),
+                        is_ahead=int(times.max()) > believed_until(now),
                     )
                 )
         self.reached = reached
@@ -138,7 +142,7 @@ class SpanReplay:
             raise ReplayedCommitError(self.read.journal, offset, self.producer)
         for piece in round_.columns.pieces:
             piece.batch.begin = piece.end
-            self.begin = int(piece.batch.offsets[piece.end - 1]) + 1
+            self.begin = int(piece.batch.ends[piece.end - 1])
         while self.buffer and not self.buffer[0].rows:
             self.buffer.popleft()
         if not self.buffer:

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import LocalProtocolError
+from penstock.journal.offset_identity import ROLLBACK_CLOCK
+from penstock.journal.transaction_log import Marker
 from penstock.sequence import Discards, Outcome, Place, Sequenced, sequence_batch
 from penstock.shuffle.parcels import ROLLBACK_SCHEMA, Stage
 
@@ -47,9 +49,12 @@ class Columns:
     """Of each piece, and the end of the last."""
     reads: tuple[Read, ...]
     offsets: Int64s
+    ends: Int64s
     producers: Int64s
     """Told apart by read: see `_PRODUCER_BITS`."""
     clocks: Keys
+    times: Keys
+    """The clocks themselves, unless a binding of the round is timed."""
     flags: np.ndarray[Any, np.dtype[np.uint16]]
     keys: Keys
 
@@ -72,13 +77,17 @@ class Columns:
         producers = column("producers")
         if len(numbers) > 1:
             producers = producers | np.repeat([numbers[p.read] for p in chosen], np.diff(starts))
+        clocks = column("clocks")
+        is_timed = any(p.batch.times is not p.batch.clocks for p in chosen)
         return cls(
             tuple(chosen),
             starts,
             tuple(numbers),
             column("offsets"),
+            column("ends"),
             producers,
-            column("clocks"),
+            clocks,
+            column("times") if is_timed else clocks,
             column("flags"),
             column("keys"),
         )
@@ -141,6 +150,21 @@ class Round:
                         if (journal, target) != (piece.read.journal, binding.place):
                             yield (journal, target, producer), clock
 
+    def markers(self) -> Iterator[Marker]:
+        """The transaction markers among its rows."""
+        for piece in self.columns.pieces:
+            batch, read = piece.batch, piece.read
+            for row in sorted(batch.epochs):
+                if piece.begin <= row < piece.end:
+                    yield Marker(
+                        read.known_as,
+                        read.binding.place,
+                        int(batch.producers[row]),
+                        int(batch.offsets[row]),
+                        batch.epochs[row],
+                        is_commit=int(batch.clocks[row]) > ROLLBACK_CLOCK,
+                    )
+
 
 class NamedJournals:
     """The journals that acknowledgements of the latest commits have named.
@@ -176,7 +200,12 @@ def make_round(pieces: Sequence[Piece]) -> Round:
     """Sequences the pieces. Raises the fault of the first row that may not follow those before."""
     columns = Columns.of(pieces)
     sequenced = sequence_batch(
-        columns.offsets, columns.producers, columns.clocks, columns.flags, _states(columns.reads)
+        columns.offsets,
+        columns.ends,
+        columns.producers,
+        columns.clocks,
+        columns.flags,
+        _states(columns.reads),
     )
     if (fault := sequenced.fault) is not None:
         place = Place(
@@ -223,9 +252,9 @@ def _in_time(columns: Columns, keep: Bools) -> Bools:
         if place + 1 < len(bindings) and bindings[place + 1] is binding:
             continue
         rows = slice(starts[begin], starts[place + 1])
-        clocks = columns.clocks[rows]
-        keep[rows] &= clocks >= np.uint64(binding.not_before)
-        keep[rows] &= clocks < np.uint64(binding.not_after)
+        times = columns.times[rows]
+        keep[rows] &= times >= np.uint64(binding.not_before)
+        keep[rows] &= times < np.uint64(binding.not_after)
         begin = place + 1
     return keep
 

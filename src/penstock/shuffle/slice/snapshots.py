@@ -81,6 +81,14 @@ class SavedRead:
             states=read.states.columns(),
         )
 
+    @property
+    def has_open_spans(self) -> bool:
+        """As `Read.has_open_spans`: whose rows were sent."""
+        is_open = (self.states.max_continues != 0) & (
+            self.states.max_continues != self.states.last_commits
+        )
+        return bool(is_open.any())
+
     def restored(self, number: int, binding: BindingPlan) -> Read:
         read = Read(
             number,

@@ -24,8 +24,8 @@ class _Span:
     read: Read
     offset: int
     """Where it begins."""
-    clock: int
-    """Of its first row; of its last one, if the first was not read here."""
+    time: int
+    """Of its first row; of its last one, if the first was not read here; 0 if neither was."""
     rows: int | None = None
     size_bytes: float = 0.0
 
@@ -42,7 +42,7 @@ class OpenSpans:
         """Those that were open where a read begins."""
         for producer, state in read.states.items():
             if state.max_continue:
-                span = _Span(read, state.offset, state.max_continue)
+                span = _Span(read, state.offset, 0 if read.binding.is_timed else state.max_continue)
                 self._spans[read.number, producer] = span
 
     def ended(self, read: Read) -> None:
@@ -77,7 +77,7 @@ class OpenSpans:
         rows, owners = rows[is_within], owners[is_within]
         firsts = np.zeros(len(producers), np.uint64)
         is_first = columns.offsets[rows] == begins[owners]
-        firsts[owners[is_first]] = columns.clocks[rows[is_first]]
+        firsts[owners[is_first]] = columns.times[rows[is_first]]
         kept = round_.keep[rows]
         rows, owners = rows[kept], owners[kept]
         counts = np.bincount(owners, minlength=len(producers))
@@ -87,24 +87,26 @@ class OpenSpans:
         found = zip(
             producers.tolist(), firsts.tolist(), counts.tolist(), sizes.tolist(), strict=True
         )
-        for mixed, clock, count, size_bytes in found:
+        for mixed, time, count, size_bytes in found:
             read, producer, state = open_[mixed]
             span = self._spans.get((read.number, producer))
             if span is None or span.offset != state.offset:
-                span = _Span(read, state.offset, clock or state.max_continue, 0)
+                if not time and not read.binding.is_timed:
+                    time = state.max_continue  # noqa: PLW2901 - the first row was not read here
+                span = _Span(read, state.offset, time, 0)
                 self._spans[read.number, producer] = span
             if span.rows is not None:
                 span.rows += count
                 span.size_bytes += size_bytes
 
     def oldest(self, count_max: int) -> tuple[SpanStatus, ...]:
-        found = heapq.nsmallest(count_max, self._spans.items(), key=lambda each: each[1].clock)
+        found = heapq.nsmallest(count_max, self._spans.items(), key=lambda each: each[1].time)
         return tuple(
             SpanStatus(
                 str(Producer.from_int64(producer)),
                 span.read.journal,
                 span.read.binding.place,
-                seconds_of(span.clock),
+                seconds_of(span.time),
                 span.rows,
                 None if span.rows is None else round(span.size_bytes),
             )

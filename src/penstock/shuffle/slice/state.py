@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, assert_never
 from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, reduce_all
 from penstock.ids import CLOCK_MAX
+from penstock.journal.offset_identity import READER, clock_of
+from penstock.sequence import ProducerState
 from penstock.shuffle.marks import BEGINNING, Mark, MarkKind
 from penstock.shuffle.parcels import Stage
 from penstock.shuffle.slice import progress, telling
@@ -24,6 +26,7 @@ from penstock.shuffle.slice.events import (
     Fetched,
     Flushed,
     HintIndex,
+    Lost,
     Probe,
     Probed,
     ProgressAsked,
@@ -42,6 +45,7 @@ from penstock.shuffle.slice.events import (
     SliceEvent,
     TellEnded,
     TellMissing,
+    TellSpansLeft,
     Vanished,
 )
 from penstock.shuffle.slice.flushes import Flushes
@@ -66,6 +70,7 @@ from penstock.watch.standing import Seen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from penstock.journal.transaction_log import Marker
     from penstock.routing import Assignment
     from penstock.shuffle.plan import BindingPlan
     from penstock.shuffle.slice.reads import Forgotten
@@ -110,8 +115,7 @@ class SliceState:
         self._numbers: dict[int, Read] = {}
         self._levels = Levels()
         self._all_started = False
-        self._probing = self._fetching_bytes = 0
-        self._buffered_bytes = 0.0
+        self._probing, self._fetching_bytes, self._buffered_bytes = 0, 0, 0.0
         self._hungry: dict[int, Read] = {}
         """By place, the reads with nothing buffered and no fetch under way."""
         self._fed: dict[int, Read] = {}
@@ -127,9 +131,10 @@ class SliceState:
 
         self._news: dict[int, Read] = {}
         """By place, those with producers to report."""
-        self._hints: dict[HintKey, int] = {}
-        self._new_hints: dict[HintKey, int] = {}
+        self._hints, self._new_hints = dict[HintKey, int](), dict[HintKey, int]()
         self._named = NamedJournals()
+        self._markers: list[Marker] = []
+        """That were drained since the last flush began."""
         self._gap_floor: dict[int, int] = {}
 
         self._saved: dict[tuple[str, int], SavedRead] = {}
@@ -164,7 +169,11 @@ class SliceState:
                 return self._start(event)
             case AllReadsStarted():
                 self._all_started = True
-                return []
+                return [
+                    TellSpansLeft(saved.binding, saved.journal)
+                    for saved in self._saved.values()
+                    if saved.has_open_spans
+                ]
             case Probed():
                 return self._probed(event)
             case Fetched(read=number):
@@ -175,12 +184,11 @@ class SliceState:
                 self._buffered_bytes -= read.buffered_bytes
                 read.fetched(event.batches, event.write_head, self._promised, now)
                 for batch in event.batches:
-                    self._lying.look(read.journal, batch.clocks, batch.producers, now)
+                    self._lying.look(read.journal, batch.times, batch.producers, now)
                 self._buffered_bytes += read.buffered_bytes
                 return self._moved(read)
-            case Vanished(read=number):
-                read = self._read(number)
-                return [] if read.vanished else self._vanish(read)
+            case Vanished() | Lost():
+                return self._gone(event)
             case ReplayFetched():
                 return self._replay_fetched(event, now)
             case Flushed():
@@ -194,6 +202,12 @@ class SliceState:
             case _:
                 assert_never(event)
 
+    def _gone(self, event: Vanished | Lost) -> list[SliceEffect]:
+        if isinstance(event, Lost):
+            return [TellMissing(event.read, event.begin, event.end, event.reason)]
+        read = self._read(event.read)
+        return [] if read.vanished else self._vanish(read)
+
     def _probed(self, event: Probed) -> list[SliceEffect]:
         read = self._read(event.read)
         if read.vanished:
@@ -201,6 +215,7 @@ class SliceState:
         self._probing -= read.probing
         self._fetching_bytes -= read.fetching_bytes
         read.probed(event.first_kept, event.write_head, event.states)
+        self._reach(read)
         if read.awaited and event.first_kept > read.needed_from:
             return [TellMissing(read.number, read.needed_from, event.first_kept)]
         return self._moved(read)
@@ -295,6 +310,7 @@ class SliceState:
 
     def _cross(self, read: Read) -> None:
         read.cross_gap()
+        self._reach(read)
         self._forget_gapped(read)
         if read.unreported:
             self._news[read.place] = read
@@ -547,11 +563,23 @@ class SliceState:
             if floor is not None:
                 binding = read.binding.place
                 self._gap_floor[binding] = max(floor, self._gap_floor.get(binding, 0))
+        self._markers += round_.markers()
         for read in round_.columns.reads:
+            self._reach(read)
             self._levels.update(read)
             if not read.buffer and self._fed.pop(read.place, None) is not None:
                 self._hungry[read.place] = read
         return [*announced, *self._send(round_)]
+
+    def _reach(self, read: Read) -> None:
+        """Where commits are matched by a transaction log, the Session has to know up to where a
+        journal was read, whatever is open in it."""
+        if not read.binding.by_offset or read.awaited or read.probing:
+            return
+        read.advance({READER.int64: ProducerState(clock_of(read.offset), 0, -read.offset)})
+        if READER.int64 in read.unreported:
+            self._news[read.place] = read
+            self._flushes.is_due = True
 
     def _send(self, round_: Round) -> list[SliceEffect]:
         changes = list(round_.changes())
@@ -647,13 +675,14 @@ class SliceState:
             deltas.append(progress.hinted(self._new_hints))
         if self._saved_frontier is not None:
             deltas.append(self._saved_frontier)
-        cycle = self._flushes.start(reduce_all(deltas))
+        cycle = self._flushes.start(reduce_all(deltas), self._markers)
         self._news, self._new_hints, self._saved_frontier = {}, {}, None
+        self._markers = []
         return [SendFlush(cycle)]
 
     def _report(self) -> list[SliceEffect]:
-        delta = self._flushes.answer()
-        return [] if delta is None else [Report(delta), *self._end_reads()]
+        answer = self._flushes.answer()
+        return [] if answer is None else [Report(*answer), *self._end_reads()]
 
     def _end_reads(self) -> list[SliceEffect]:
         """Of journals that are gone. Who is told that one ended has heard all there was of it.

@@ -74,7 +74,7 @@ def clocks_ahead(lying: LyingClocks, now: int, member: int, lane: int) -> Iterat
     shown = lying.shown(now)
     if shown:
         farthest = shown[0]
-        ahead = seconds_of(farthest.clock) - seconds_of(farthest.seen_at)
+        ahead = seconds_of(farthest.time) - seconds_of(farthest.seen_at)
         producer = str(Producer.from_int64(farthest.producer))
         yield ClockAhead(member, lane, farthest.journal, producer, ahead, len(shown))
 

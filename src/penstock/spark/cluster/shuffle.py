@@ -33,7 +33,7 @@ from penstock.transport.security import Token
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from penstock.journal.store import JournalStore
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.crew import Crew, Terms
     from penstock.shuffle.feed import Feed
     from penstock.shuffle.finding import Finder
@@ -55,7 +55,7 @@ class SparkShuffle(CrewShuffle):
         self,
         context: SparkContext,
         feed: Feed,
-        store: JournalStore,
+        store: ReadableStore,
         folder: Path,
         *,
         members: int,
@@ -124,7 +124,7 @@ class SparkShuffle(CrewShuffle):
             given = Given(
                 self._setup_on(task.joining.machine, terms.setup),
                 terms.security.member_security(member),
-                self._store.url,
+                self._store.address,
                 terms.meeting,
                 str(self.folder / "cluster"),
                 task.folder,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.journal import folder_of_store
 from penstock.sealed import is_sealed, sealed_json, unsealed_json
 from penstock.spark.streaming import steps
 from penstock.spark.streaming.steps import Step
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.spark.streaming.options import StreamOptions
 
 FEEDS: Final = "feeds"
-"""In the folder of a file store."""
+"""In the folder of a store that has one."""
 NOTE_NAME: Final = "feed.json"
 _FORMAT: Final = 1
 _OLD_MEMBERS: Final = ("format", "bindings")
@@ -36,14 +38,20 @@ def feed_folder(options: StreamOptions, name: str) -> Path:
 
 
 def feeds_folder(store: str) -> Path:
-    """Where feeds are unless they are told otherwise."""
-    parts = urlsplit(store)
-    if parts.scheme not in ("", "file"):
-        raise ConfigurationError(
-            f"the queues of a read from {store} need a folder; say for example "
-            ".option('folder', '/data/queues')"
-        )
-    return Path(unquote(parts.path)).absolute() / FEEDS
+    """Where feeds are unless they are told otherwise: in the store itself, if it has a folder, else
+    in one of the user's own, by the brokers' names."""
+    folder = folder_of_store(store)
+    if folder is None:
+        # What stands behind the # of an address may be secret.
+        brokers = urlsplit(store)
+        folder = _state_folder() / brokers.scheme / brokers.netloc.replace(":", "_")
+    return folder / FEEDS
+
+
+def _state_folder() -> Path:
+    """Where programs of a user keep what outlives them."""
+    found = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(found) if found else Path.home() / ".local" / "state") / "penstock"
 
 
 def settle_folder(folder: Path, options: StreamOptions, *, is_new: bool) -> None:

@@ -11,10 +11,12 @@ from penstock.errors import ConfigurationError
 from penstock.shuffle.feed import BindingError, Feed
 from penstock.shuffle.feed_file import BINDING_SETTINGS, load_feed, parse_binding
 from penstock.shuffle.running import MEMBERS_MAX
-from penstock.spark.options import ReadOptions, number_option
+from penstock.spark.options import ReadOptions, is_kafka, number_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from penstock.spark.kafka_options import KafkaRead
 
 MEMBERS_DEFAULT: Final = 2
 SPLITS_MAX: Final = 128
@@ -27,7 +29,8 @@ class StreamOptions:
     """Checked options. The names of the fields are the names of the options, beside those of a
     binding: collection, key, partitions, priority, read_delay, not_before, not_after."""
 
-    store: str
+    store: str = field(repr=False)
+    """Its address, which may hold secrets."""
     feed: Feed
     """As an option it is the path of a feed file, in place of a binding's options."""
     folder: str = ""
@@ -41,16 +44,21 @@ class StreamOptions:
     """Where the cluster of `penstock.cluster` answers. Empty: the members run in Spark's source
     process."""
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kafka: KafkaRead | None = None
+    """If the options are those of Spark's Kafka source."""
 
     @classmethod
     def names(cls) -> list[str]:
-        own = [one.name for one in fields(cls) if one.name != "given"]
+        own = [one.name for one in fields(cls) if one.name not in ("given", "kafka")]
         return [*own, *BINDING_SETTINGS]
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
         """Reads Spark's options: names in lower case, values as text."""
         values = {name.lower(): value.strip() for name, value in options.items()}
+        given, kafka = values, None
+        if is_kafka(values):
+            kafka, values = _of_kafka(values)
         for name in values:
             if name not in cls.names():
                 raise ConfigurationError(
@@ -71,12 +79,38 @@ class StreamOptions:
             max_documents=number_option(values, "max_documents", 1, LIMIT_MAX),
             max_bytes=number_option(values, "max_bytes", 1, LIMIT_MAX),
             cluster=values.get("cluster", ""),
-            given=values,
+            given=given,
+            kafka=kafka,
         )
+
+
+def _of_kafka(values: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
+    """Options of Spark's Kafka source, and what they are in ours."""
+    from penstock.spark.kafka_options import parse_kafka  # noqa: PLC0415 - it is an extra
+
+    kafka, rest = parse_kafka(values)
+    if kafka.ending is not None:
+        raise ConfigurationError(
+            "the options 'ending...' go with a batch read only: a stream has no end. Trigger "
+            "AvailableNow reads what is there and ends"
+        )
+    ours = {"store": kafka.address.text, "collection": kafka.collection}
+    if kafka.max_offsets is not None:
+        ours["max_documents"] = str(kafka.max_offsets)
+    if kafka.partitions_min is not None:
+        members = number_option(rest, "members", 1, MEMBERS_MAX) or MEMBERS_DEFAULT
+        ours["splits"] = str(min(-(-kafka.partitions_min // members), SPLITS_MAX))
+    for name in ours.keys() & rest.keys():
+        raise ConfigurationError(
+            f"option {name!r} does not go with those of Kafka's source, which say the same"
+        )
+    return kafka, {**ours, **rest}
 
 
 def check_known(options: Mapping[str, str]) -> None:
     """Spark asks for a schema before it says what for. What fits no kind of read is told then."""
+    if is_kafka(options):
+        return  # they are checked when they are read
     for name in options:
         if name.lower() not in {*ReadOptions.names(), "bounds", *StreamOptions.names()}:
             raise ConfigurationError(

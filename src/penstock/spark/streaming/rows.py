@@ -30,7 +30,7 @@ from penstock.journal.views import (
 )
 from penstock.routing import VNODES
 from penstock.shuffle.finding import find_share
-from penstock.shuffle.parcels import CLOCK, OFFSET, PRODUCER, READ, VNODE
+from penstock.shuffle.parcels import CLOCK, OFFSET, PRODUCER, READ, TIME, VNODE
 from penstock.shuffle.serving import RemoteQueue, open_queue, this_machine
 from penstock.spark.streaming import steps
 from penstock.spark.streaming.steps import Step
@@ -105,7 +105,7 @@ def _columns(schema: pa.Schema, *, splits: bool) -> set[str]:
     """Those of the queue that are needed. What is not read costs next to nothing."""
     columns = set(schema.names) - {META}
     if META in schema.names:
-        columns |= {READ, OFFSET, PRODUCER, CLOCK, VNODE}
+        columns |= {READ, OFFSET, PRODUCER, CLOCK, TIME, VNODE}
     return columns | {VNODE} if splits else columns
 
 
@@ -145,12 +145,12 @@ def _meta(
     constants: _Constants,
 ) -> Columns:
     count = batch.num_rows
-
+    timed = TIME if TIME in batch.schema.names else CLOCK
     return {
         "journal": lambda: _journals(found, batch),
         "offset": lambda: batch.column(OFFSET),
         "producer": lambda: producer_names(batch.column(PRODUCER)),
-        "clock": lambda: moments(batch.column(CLOCK).to_numpy()),
+        "clock": lambda: moments(batch.column(timed).to_numpy()),
         "clock_raw": lambda: batch.column(CLOCK),
         "binding": lambda: constants.of(found.stage.binding, pa.int32(), count),
         "member": lambda: constants.of(partition.share.member, pa.int32(), count),

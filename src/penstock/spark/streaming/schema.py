@@ -14,7 +14,18 @@ from penstock.spark.options import View
 from penstock.spark.plan import opened
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.spark.streaming.options import StreamOptions
+
+
+def kafka_schema(options: Mapping[str, str]) -> StructType:
+    """The columns of a read by the options of Spark's Kafka source, stream or batch."""
+    from penstock.spark.kafka_options import parse_kafka  # noqa: PLC0415 - it is an extra
+
+    kafka, _ = parse_kafka(options)
+    collection = opened(kafka.address.text).collection(kafka.collection)
+    return full_schema(collection, View.DOCUMENTS)
 
 
 def feed_schema(options: StreamOptions) -> StructType:

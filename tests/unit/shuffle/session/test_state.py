@@ -14,7 +14,10 @@ from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier
 from penstock.ids import Producer
 from penstock.journal.collection import Collection
+from penstock.journal.errors import DataLossError
 from penstock.journal.names import Selector
+from penstock.journal.offset_identity import clock_of, transactional
+from penstock.journal.transaction_log import Decided, Look, Marker
 from penstock.routing import assign
 from penstock.sequence import ProducerState
 from penstock.shuffle.session.lost import RowsLostError
@@ -26,14 +29,17 @@ from penstock.shuffle.session.state import (
     ListingAdded,
     ListingDone,
     ListingRemoved,
+    LogRead,
     Looked,
     Progressed,
     ReadEnded,
+    ReadLog,
     RowsMissing,
     SessionEffect,
     SessionState,
     SliceOpened,
     Sought,
+    SpansLeft,
     StartRead,
 )
 from penstock.shuffle.session.topology import Topology
@@ -146,6 +152,70 @@ def test_another_journal_of_the_name_is_known_by_its_identity() -> None:
     assert listed(state, 0, US, "c")[0].known_as == f"{US}@c", "this one was never without"
 
 
+READER = TOPOLOGY.reader(0, EU)
+
+
+def spans_left(state: SessionState, known: str) -> list[Any]:
+    return [*state.on_event(SpansLeft(READER, 0, 0, known), 0.0)]
+
+
+@pytest.mark.parametrize("known", [EU, f"{EU}@a"])
+def test_a_journal_that_no_listing_has_is_read_if_spans_are_open_in_it(known: str) -> None:
+    adopted = {EU: "a"} if known == EU else {}
+    state = opened(Frontier.of([journal(known, 0, 50, 9)]), adopted=adopted)
+    list_all(state)
+    (read,) = spans_left(state, known)
+    assert read == StartRead(
+        READER, 0, 0, 0, EU, (ProducerFrontier(P, 50, 0, 9),), "a", "" if known == EU else known
+    )
+    assert listed(state, 0, EU, "a") == [], "if it is back, it is being read"
+    assert spans_left(state, known) == [], "it is read once"
+    state.on_event(ReadEnded(READER, 0, 0), 0.0)
+    assert state.sought(1.0).ended == {(EU, 0)}
+
+
+def test_spans_of_a_journal_are_closed_while_another_has_its_name() -> None:
+    state = opened()
+    (other,) = listed(state, 0, EU, "b")
+    list_all(state)
+    (closing,) = spans_left(state, f"{EU}@a")
+    assert closing == StartRead(READER, 0, 1, 0, EU, (), "a", f"{EU}@a")
+    assert listed(state, 0, EU, "a") == [], "the Slice finds out that the other one is gone"
+    state.on_event(ReadEnded(READER, 0, other.read), 0.0)
+    for _ in range(2):
+        sought = state.sought(1.0)
+        assert sought.ended == {(EU, 0)}
+        assert looked_for(state, sought, {EU: Looked("a")}, 1.0) == [], "it is read once at a time"
+    state.on_event(ReadEnded(READER, 0, closing.read), 0.0)
+    (again,) = looked_for(state, state.sought(1.0), {EU: Looked("a")}, 1.0)
+    assert again == replace(closing, read=2)
+
+
+def test_the_end_of_a_read_that_closes_spans_leaves_the_other_running() -> None:
+    state = opened()
+    (other,) = listed(state, 0, EU, "b")
+    list_all(state)
+    (closing,) = spans_left(state, f"{EU}@a")
+    state.on_event(ReadEnded(READER, 0, closing.read), 0.0)
+    assert not state.sought(1.0).journals
+    with pytest.raises(RemoteProtocolError, match="which it does not have"):
+        state.on_event(ReadEnded(READER, 0, closing.read), 0.0)
+    state.on_event(ReadEnded(READER, 0, other.read), 0.0)
+    assert state.sought(1.0).ended == {(EU, 0)}
+
+
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        (SpansLeft(READER, 1, 0, EU), "spans of binding 0, which is not of its lane"),
+        (SpansLeft(11 - READER, 0, 0, EU), f"spans of journal '{EU}', which is not its to read"),
+    ],
+)
+def test_spans_of_others_are_refused(left: SpansLeft, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        opened().on_event(left, 0.0)
+
+
 def test_a_session_that_knows_identities_adopts_no_journal() -> None:
     resume = Frontier.of([journal(EU, 0, 50, -9), journal(f"{EU}@b", 0, 60, -3)])
     for adopted, identity, expected in (
@@ -224,7 +294,7 @@ def test_a_slice_that_opens_late_hears_everything_in_order(
     assert sorted((ask.member, ask.lane) for ask in asks) == SLICES
     assert sorted(read.read for read in reads) == list(range(5))
     for key in SLICES:
-        own = [effect for effect in heard if not isinstance(effect, CheckpointReady)]
+        own = [effect for effect in heard if not isinstance(effect, CheckpointReady | ReadLog)]
         own = [effect for effect in own if (effect.member, effect.lane) == key]
         kinds = [type(effect) for effect in own if not isinstance(effect, AskProgress)]
         assert kinds == [StartRead] * (len(kinds) - 1) + [AllReadsStarted]
@@ -331,6 +401,40 @@ def test_a_recovery_fails_at_once_if_another_journal_has_the_name() -> None:
     assert found.value.journal == EU
 
 
+def failing(resume: Frontier = NOTHING) -> SessionState:
+    """Of a store whose readers fail if rows are gone."""
+    plan = plan_of(*(replace(one, fails_on_loss=one.place == 0) for one in PLAN.bindings))
+    state = SessionState(plan, TOPOLOGY, resume, 0.0)
+    for key in SLICES:
+        state.on_event(SliceOpened(*key), 0.0)
+    return state
+
+
+def test_rows_that_are_gone_end_a_session_that_is_to_fail_then() -> None:
+    state = failing()
+    read = start(state, 0, EU)
+    list_all(state)
+    missing = RowsMissing(read.member, 0, 0, 9, 12, "offsets 9 to 11 were dropped")
+    with pytest.raises(DataLossError) as found:
+        state.on_event(missing, 1.0)
+    assert "'feed' lost rows of region eu: offsets 9 to 11 were dropped" in str(found.value)
+    assert "failOnDataLoss" in str(found.value)
+    assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)
+
+
+def test_a_journal_that_went_while_nobody_read_is_missed_by_bindings_that_are_to_fail() -> None:
+    list_all(failing(Frontier.of([journal(EU, 2, 50, -9)])))
+    state = failing(Frontier.of([journal(EU, 0, 50, -9)]))
+    start(state, 0, EU)
+    list_all(state)
+    with pytest.raises(DataLossError, match="region eu: the journal is not there any more"):
+        list_all(failing(Frontier.of([journal(EU, 0, 50, -9)])))
+    state = failing(Frontier.of([journal(f"{EU}@a", 0, 50, -9)]))
+    listed(state, 0, EU, "b")
+    with pytest.raises(DataLossError, match="another one was made under its name"):
+        list_all(state)
+
+
 def half(clock: int) -> Progressed:
     """A transaction that reaches into US, of which EU has told."""
     delta = Frontier.of([journal(EU, 0, clock, -clock), journal(US, 0, hint=clock)])
@@ -402,6 +506,29 @@ def test_a_hint_is_at_whichever_journal_has_the_commit_or_is_read_now() -> None:
     looked_for(state, state.sought(4.0), {US: Looked("c")}, 4.0)
     state.on_event(half(70), 4.0)
     assert not state.waiting, "and so has the one before"
+
+
+def test_a_slow_reader_of_a_log_with_transactions_is_waited_for() -> None:
+    """What is awaited is the transaction's number in the log there: no clock of a journal's end
+    says that it will not come."""
+    state = opened(has_log=True)
+    for name in (EU, US):
+        for place in (0, 2):
+            start(state, place, name)
+    list_all(state)
+    producer = transactional(7)
+    ends = {(EU, ""): 0, (US, ""): 0}
+    decided = Decided(producer, 40, 0, True, (EU, US))
+    state.on_log(LogRead((), Look((), ends, (), (decided,))), 0.0)
+    entry = ProducerFrontier(Producer.from_int64(producer), clock_of(3), 0, -4)
+    delta = Frontier.of([JournalFrontier(EU, 0, (entry,))])
+    told = Progressed(4, 0, delta, (Marker(EU, 0, producer, 3, 0, is_commit=True),))
+    for member in (7, 4):
+        for lane in (0, 1):
+            here = (member, lane) == (4, 0)
+            state.on_event(told if here else Progressed(member, lane, NOTHING), 0.0)
+    assert state.waiting
+    assert not state.sought(5.0).stuck, "it is not looked for, and so not given up"
 
 
 def test_restored_slices_are_heard_before_a_journal_is_taken_for_deleted() -> None:

@@ -120,7 +120,7 @@ def batch_of(journal: str, rows: list[Row], begin: int, end: int) -> JournalBatc
     }
     if chosen and chosen[0].wide:
         columns["late"] = pa.nulls(len(chosen), pa.int32())
-    return JournalBatch(
+    return JournalBatch.numbered(
         journal,
         begin,
         np.array([row.producer for row in chosen], np.int64),

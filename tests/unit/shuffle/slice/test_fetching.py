@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.journal import Collection, open_store
 from penstock.shuffle.slice.events import Fetch, Fetched
-from penstock.shuffle.slice.fetching import GATHER_SECONDS, LOOK_SECONDS, Fetcher
+from penstock.shuffle.slice.fetching import (
+    GATHER_SECONDS,
+    GOING_ON_MAX,
+    LOOK_SECONDS,
+    Fetcher,
+)
+from tests.counting import CountingStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,3 +94,41 @@ def test_what_was_written_at_one_time_is_read_at_one_time(tmp_path: Path) -> Non
                 assert time.monotonic() < deadline, "each is read in a time of its own"
         finally:
             fetcher.close()
+
+
+def test_many_journals_that_are_read_in_turn_are_each_decoded_once(tmp_path: Path) -> None:
+    """A fetch takes a part of a frame. What it leaves waits for the next one of its journal."""
+    rows, fetches, journals_read = 400, 4, 3 * GOING_ON_MAX
+    store = open_store(tmp_path, durability="buffered")
+    schema = "id BIGINT NOT NULL, shard INT NOT NULL"
+    store.create(Collection.define("events", schema, key="id", partition_by="shard"))
+    with store.producer() as producer:
+        for shard in range(journals_read):
+            producer.append("events", [{"id": number, "shard": shard} for number in range(rows)])
+    counting: Any = CountingStore(store)
+    came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    fetcher = Fetcher(counting, "test", came.put, came.put)
+    journals = dict(enumerate(store.journals("events")))
+    at = dict.fromkeys(journals, 0)
+    got: dict[int, list[int]] = {read: [] for read in journals}
+    try:
+        (first,) = itertools.islice(store.read(journals[0].name, 0), 1)
+        part_bytes = first.documents.nbytes // fetches
+        while any(offset < rows for offset in at.values()):
+            wishes = [
+                Fetch(read, journals[read].name, offset, part_bytes, journals[read].identity)
+                for read, offset in at.items()
+                if offset < rows
+            ]
+            for wish in wishes:
+                fetcher.submit(wish)
+            for _ in wishes:
+                found = came.get(timeout=60)
+                assert isinstance(found, Fetched)
+                at[found.read] = found.batches[-1].next_offset
+                for batch in found.batches:
+                    got[found.read] += batch.documents.column("id").to_numpy().tolist()
+    finally:
+        fetcher.close()
+    assert got == {read: list(range(rows)) for read in journals}
+    assert set(counting.rows.values()) == {rows}

@@ -23,8 +23,11 @@ def buffered(keys: list[int], row_bytes: float = 100.0, columns: int = 1) -> Buf
     count = len(keys)
     return Buffered(
         offsets=np.arange(count),
+        ends=np.arange(count) + 1,
+        next_offset=count,
         producers=np.zeros(count, np.int64),
         clocks=np.array(keys, np.uint64),
+        times=np.array(keys, np.uint64),
         flags=np.zeros(count, np.uint16),
         documents=pa.record_batch({f"c{at}": pa.nulls(count) for at in range(columns)}),
         hints={},

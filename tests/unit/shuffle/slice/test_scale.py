@@ -98,10 +98,10 @@ def fetched(journal: str, first: int, rows: list[Row]) -> tuple[JournalBatch, ..
 def test_sequencing_asks_for_the_states_of_the_producers_in_the_batch(form: Any) -> None:
     states = Counting({number << 16: ProducerState(5, 0, -1) for number in range(1, 1000)})
     producers = np.array([7 << 16, 9 << 16, 7 << 16], np.int64)
-    found = form(
-        np.arange(3), producers, np.array([6, 6, 7], np.uint64), np.zeros(3, np.uint16), states
-    )
-    assert found.changed == {7 << 16: ProducerState(7, 0, -3), 9 << 16: ProducerState(6, 0, -2)}
+    offsets, ends = np.array([0, 4, 9]), np.array([4, 7, 20])
+    clocks, flags = np.array([6, 6, 7], np.uint64), np.zeros(3, np.uint16)
+    found = form(offsets, ends, producers, clocks, flags, states)
+    assert found.changed == {7 << 16: ProducerState(7, 0, -20), 9 << 16: ProducerState(6, 0, -7)}
     assert states.asked <= len(producers)
 
 
@@ -283,7 +283,7 @@ def test_a_fetch_takes_as_many_bytes_as_it_may_however_large_batches_are() -> No
                     assert one.documents.get_total_buffer_size() < 3 * bytes_max + 2_000
                 offset += one.rows
         assert offset == sum(sizes)
-        said = {b.first_offset + row: named for b in batches for row, named in b.hints.items()}
+        said = {int(b.offsets[row]): named for b in batches for row, named in b.hints.items()}
         assert hints == said
 
 

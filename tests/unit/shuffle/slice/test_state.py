@@ -89,7 +89,7 @@ def check_spans(harness: Harness) -> None:
             if row.producer == producer and row.flags == 1 and row.clock > newest:
                 newest = row.clock
                 count += binding.not_before <= row.clock < binding.not_after
-        assert (span.rows, span.clock) == (count, rows[state.offset].clock)
+        assert (span.rows, span.time) == (count, rows[state.offset].clock)
     assert len(harness.state.details().spans) == len(spans)
 
 

@@ -38,6 +38,7 @@ from penstock.shuffle.slice.events import (
     SendRollbacks,
     Sleep,
     TellEnded,
+    TellSpansLeft,
     Vanished,
 )
 from penstock.shuffle.slice.reads import GAP_SLACK
@@ -364,6 +365,32 @@ def test_a_journal_that_vanishes_within_a_span_is_told_with_a_flush_of_its_own()
     assert second == TellEnded(7)
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_spans_that_were_open_in_a_journal_that_no_listing_has_are_let_go(committed: bool) -> None:
+    before = documents(5) if committed else []
+    state = fed(slice_of(), [*before, *documents(10, 20, flags=1), *documents(15, who=TWO)])
+    state.round(NOW, PLENTY)
+    restored = slice_of(restored=SliceSnapshot.decode(state.snapshot().encode()))
+    assert restored.handle(AllReadsStarted()) == [TellSpansLeft(0, "j")]
+    assert restored.handle(ReadStarted(8, 0, "j")) == [Probe(8, "j", len(before) + 3)]
+    restored.handle(Vanished(8))
+    effects = restored.round(NOW, PLENTY)
+    (rollbacks,) = of(effects, SendRollbacks)
+    assert [tuple(row.values()) for row in rollbacks.batch.to_pylist()] == [
+        (8, ONE, 5 if committed else 1, 20)
+    ]
+    again = slice_of(restored=SliceSnapshot.decode(restored.snapshot().encode()))
+    assert again.handle(AllReadsStarted()) == [], "they are let go once"
+
+
+def test_spans_of_journals_that_are_read_are_not_told_of() -> None:
+    state = fed(slice_of(), documents(10, 20, flags=1))
+    state.round(NOW, PLENTY)
+    restored = slice_of(restored=SliceSnapshot.decode(state.snapshot().encode()))
+    restored.handle(ReadStarted(8, 0, "j"))
+    assert restored.handle(AllReadsStarted()) == []
+
+
 def test_the_read_ahead_is_shared_but_every_read_gets_its_next_rows() -> None:
     state = slice_of(read_ahead_bytes=4 * FETCH_BYTES)
     effects: list[Any] = []
@@ -548,7 +575,10 @@ def test_a_restored_slice_tells_everything_once_more_and_marks_again() -> None:
         (ReplayFetched(7, (), 3), "read 7 is not being replayed"),
         (ReadStarted(7, 0, "k"), "read 7 was started twice"),
         (ReadStarted(9, 4, "k"), "binding 4, which is of another lane"),
-        (Fetched(7, (batch_of("j", documents(1, 2, 3), 1, 3),), 3), "from offset 1 on, and 2 was"),
+        (
+            Fetched(7, (batch_of("j", documents(1, 2, 3), 1, 3),), 3),
+            "from offset 1 up to 3, and those from 2",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(event: Any, problem: str) -> None:

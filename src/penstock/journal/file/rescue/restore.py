@@ -30,8 +30,8 @@ from penstock.journal.file.segment import SegmentReader, list_segments, segment_
 from penstock.journal.file.store import FileStore
 from penstock.journal.frames import KIND_ACK, Ack, decode_ack, encode_ack
 from penstock.journal.progress import states_of
-from penstock.journal.store import Touch
 from penstock.journal.transaction import roll_back
+from penstock.journal.writable import Touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.journal.ddl import DdlError, normal_schema, schema_from_ddl, schema_to_ddl
+from penstock.ddl import DdlError, normal_schema, schema_from_ddl, schema_to_ddl
 
 SIMPLE_TYPES: list[pa.DataType] = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),

@@ -1,0 +1,27 @@
+"""Values of records become columns: JSON, Avro and Protobuf, with or without a schema registry.
+
+1. `value_options` reads a user's options and refuses what does not fit together.
+2. `pinned` asks the registry, at the start of a query, for the schema that gives the columns.
+3. `open_format` makes the format; every process that decodes makes its own from the same options.
+4. `Format.decode` turns a batch of values into rows, and names those that do not parse.
+5. `judge` shows them, puts them aside, or raises, as `on_error` has it.
+"""
+
+from penstock.formats.decoded import Decoded, Format
+from penstock.formats.errors import (
+    RegistryError,
+    SchemaError,
+    UnknownSchemaError,
+    ValueFormatError,
+)
+from penstock.formats.opening import open_format
+from penstock.formats.options import Encoding, ValueOptions, pinned, value_options
+from penstock.formats.policies import DEAD_LETTERS, Judged, OnError, Records, judge
+from penstock.formats.registry import Registry, RegistryOptions
+
+__all__ = [
+    "value_options", "pinned", "open_format", "judge",
+    "ValueOptions", "Encoding", "OnError", "Format", "Decoded", "Records", "Judged", "DEAD_LETTERS",
+    "Registry", "RegistryOptions",
+    "SchemaError", "RegistryError", "UnknownSchemaError", "ValueFormatError",
+]  # fmt: skip

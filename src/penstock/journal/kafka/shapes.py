@@ -1,0 +1,162 @@
+"""What the documents of a subscription look like: Spark's Kafka columns, the columns of values in a
+format beside Kafka's key, or the values that do not parse."""
+
+from __future__ import annotations
+
+import abc
+import json
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import ConfigurationError
+from penstock.formats import DEAD_LETTERS, OnError, Records, Registry, judge, open_format
+from penstock.formats.options import value_options
+from penstock.journal.kafka.rows import (
+    RAW_SCHEMA,
+    RAW_SCHEMA_WITH_HEADERS,
+    raw_documents,
+    whole_column,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection as Names
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from penstock.formats import Format, ValueOptions
+    from penstock.journal.kafka.records.batches import Partition
+    from penstock.journal.kafka.records.columns import Decoded
+
+KEY: Final = "key"
+"""Kafka's own key, as bytes. A value that has a column of that name hides it."""
+REFERENCED: Final = "referenced"
+"""Beside the options of values: the schemas that a registered one refers to, as JSON."""
+DEAD_LETTERS_VIEW: Final = "dead_letters"
+
+
+class Shape(abc.ABC):
+    schema: pa.Schema
+    key: tuple[str, ...]
+    with_headers = False
+
+    @abc.abstractmethod
+    def documents(
+        self, partition: Partition, decoded: Decoded, columns: Names[str] | None
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
+        """The documents of rows that were read, of these columns; and which rows they are, unless
+        there is one for each."""
+
+
+class RawShape(Shape):
+    def __init__(self, *, with_headers: bool) -> None:
+        self.schema = RAW_SCHEMA_WITH_HEADERS if with_headers else RAW_SCHEMA
+        self.key = (KEY,)
+        self.with_headers = with_headers
+
+    def documents(
+        self, partition: Partition, decoded: Decoded, columns: Names[str] | None
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
+        return raw_documents(partition, decoded, self.schema, columns), None
+
+
+class _OfValues(Shape):
+    """Formats and their registries serve one thread at a time, so each thread has its own."""
+
+    def __init__(self, options: ValueOptions) -> None:
+        self._options = options
+        self._own = threading.local()
+
+    @property
+    def _format(self) -> Format:
+        found: Format | None = getattr(self._own, "format", None)
+        if found is None:
+            given = self._options.registry
+            registry = None if given is None else Registry(given)
+            found = self._own.format = open_format(self._options, registry)
+        return found
+
+
+class FormatShape(_OfValues):
+    def __init__(self, options: ValueOptions) -> None:
+        super().__init__(options)
+        values = self._format.schema
+        beside = [] if KEY in values.names else [pa.field(KEY, pa.binary())]
+        self.schema = pa.schema([*values, *beside])
+        self.key = (KEY,)
+
+    def documents(
+        self, partition: Partition, decoded: Decoded, columns: Names[str] | None
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
+        if columns is not None and not columns:
+            return raw_documents(partition, decoded, self.schema, ()), None
+        records = _records(partition, decoded)
+        judged = judge(self._format.decode(records.values), records, self._options.on_error)
+        kept = None if judged.shown is None else judged.shown.to_numpy()
+        keys: Any = records.keys if judged.shown is None else records.keys.take(judged.shown)
+        arrays = [
+            keys if name not in judged.batch.schema.names else judged.batch.column(name)
+            for name in self.schema.names
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if columns is not None:
+            batch = batch.select([name for name in self.schema.names if name in columns])
+        return batch, kept
+
+
+class DeadLetterShape(_OfValues):
+    """The values that do not parse, and nothing else."""
+
+    def __init__(self, options: ValueOptions) -> None:
+        super().__init__(options)
+        self.schema = pa.schema([field.with_nullable(nullable=True) for field in DEAD_LETTERS])
+        self.key = (KEY,)
+
+    def documents(
+        self, partition: Partition, decoded: Decoded, columns: Names[str] | None
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
+        if columns is not None and not columns:
+            return raw_documents(partition, decoded, RAW_SCHEMA, ()), None
+        records = _records(partition, decoded)
+        found = self._format.decode(records.values)
+        judged = judge(found, records, OnError.DEAD_LETTER)
+        batch = judged.dead_letters.cast(self.schema)
+        if columns is not None:
+            batch = batch.select([name for name in self.schema.names if name in columns])
+        return batch, np.array(found.failed, np.int64)
+
+
+def shape_of(values: Mapping[str, str], view: str, *, with_headers: bool) -> Shape:
+    """`values` are options of `formats/options.py`, with a schema in them."""
+    options = pinned_options(values)
+    if options is None:
+        if view:
+            raise ConfigurationError(
+                f"view {view!r} shows values that do not parse: it needs a format to parse them by"
+            )
+        return RawShape(with_headers=with_headers)
+    return DeadLetterShape(options) if view == DEAD_LETTERS_VIEW else FormatShape(options)
+
+
+def pinned_options(values: Mapping[str, str]) -> ValueOptions | None:
+    """None: values stay as they are."""
+    if values.get("format", "raw").strip().lower() == "raw":
+        return None
+    referenced = json.loads(values.get(REFERENCED, "[]"))
+    return replace(
+        value_options(values), referenced=tuple((str(name), str(text)) for name, text in referenced)
+    )
+
+
+def _records(partition: Partition, decoded: Decoded) -> Records:
+    return Records(
+        partition.topic,
+        partition.number,
+        whole_column(decoded.rows, "offset"),
+        whole_column(decoded.rows, "key"),  # type: ignore[arg-type] # it is binary
+        whole_column(decoded.rows, "value"),  # type: ignore[arg-type]
+    )
