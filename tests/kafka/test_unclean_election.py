@@ -28,7 +28,9 @@ def soon(seconds: float = SECONDS_MAX) -> Deadline:
 
 
 def send(kafka: KafkaCluster, *values: bytes) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": 1})
+    """Acknowledged once every copy in sync has it: a follower counts as in sync before its first
+    fetch, so with fewer acknowledgements it could be killed without the row that it is to keep."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
     for value in values:
         producer.produce("orders", value)
     assert producer.flush(SECONDS_MAX) == 0

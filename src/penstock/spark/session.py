@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -32,6 +33,7 @@ _NOISE: Final = (
 )
 """Java says this of what Spark asks every Java for, whatever the logging is set to."""
 _DAEMON: Final = b"pyspark/daemon.py"
+_is_muted: Final = threading.Event()
 _PANDAS_WARNING: Final = "PySpark does not yet fully support pandas"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
@@ -93,6 +95,12 @@ def local_session(app: str, cores: int = CORES_DEFAULT, **conf: str | int | bool
     return SparkSession.builder.config(conf=spark_conf).getOrCreate()
 
 
+def mute_java() -> None:
+    """Drops what Spark's Java and its Python processes write to stderr from now on: after Ctrl-C
+    they complain of each other's end, and nobody can do anything about it."""
+    _is_muted.set()
+
+
 def is_here(master: str) -> bool:
     """Whether all of Spark is on this machine. Elsewhere others have to reach the driver, too, by
     an address that Spark finds out or `spark.driver.host` names."""
@@ -119,7 +127,7 @@ def _repeat(lines: IO[bytes]) -> None:
         if line.startswith(b"Traceback") or (traceback and line[:1].isspace()):
             traceback.append(line)
             continue
-        if not is_noise(line, traceback):
+        if not _is_muted.is_set() and not is_noise(line, traceback):
             sys.stderr.write(b"".join([*traceback, line]).decode(errors="replace"))
             sys.stderr.flush()
         traceback = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from penstock.demo.kafka.transfers import PARTITIONS, Topics
 from penstock.demo.kafka.waits import waits_of
 from penstock.demo.verdict import Verdict, tell_verdict
 from penstock.spark import local_session
-from penstock.spark.session import STREAMING
+from penstock.spark.session import STREAMING, mute_java
 from penstock.testing.kafka import KafkaCluster, kafka_jars, spark_kafka_jars
 
 if TYPE_CHECKING:
@@ -58,13 +59,15 @@ def run(stage: Stage, folder: Path, *, seconds: float, seed: int) -> Told:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         kafka, spark = _start(stage, stack)
+        interrupt = Interrupt(mute_java)
+        stack.callback(interrupt.close)
         topics = Topics()
         create_topics(kafka.bootstrap_servers, topics)
         office = Office(kafka.bootstrap_servers, topics, seed)
         stack.callback(office.close)
         given = options(kafka.bootstrap_servers, topics.names)
         readers = _start_readers(stage, stack, spark, given, folder)
-        _Play(stage, office, readers).go(seconds)
+        _Play(stage, office, readers, interrupt).go(seconds)
         verdict, figures = _judge(stage, office, readers)
     tell_verdict(stage, 4, verdict, "Whole transactions", time.monotonic() - began)
     return Told(verdict, figures)
@@ -105,14 +108,29 @@ def _start_readers(
     return readers
 
 
-def _await(condition: Callable[[], bool], readers: list[Reader], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not condition():
-        for reader in readers:
-            reader.check()
-        if time.monotonic() > deadline:
-            raise ReaderFailedError(f"a query has not come to {what} in {WAIT_SECONDS_MAX:.0f} s")
-        time.sleep(LOOK_SECONDS)
+class Interrupt:
+    """Calls `then` at Ctrl-C and remembers it, from its making to `close`.
+
+    The handler raises KeyboardInterrupt wherever the main thread is. If that is a finalizer, as
+    when py4j frees an object of Java's, Python drops the exception; so every loop looks here.
+    """
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._is_set = False
+        self._then = then
+        self._before = signal.signal(signal.SIGINT, self._handle)
+
+    def check(self) -> None:
+        if self._is_set:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, *_: object) -> None:
+        self._is_set = True
+        self._then()
+        raise KeyboardInterrupt
 
 
 # Money moves
@@ -121,8 +139,11 @@ def _await(condition: Callable[[], bool], readers: list[Reader], what: str) -> N
 class _Play:
     """The part of the story in which everything happens at once."""
 
-    def __init__(self, stage: Stage, office: Office, readers: list[Reader]) -> None:
+    def __init__(
+        self, stage: Stage, office: Office, readers: list[Reader], interrupt: Interrupt
+    ) -> None:
         self._stage, self._office, self._readers = stage, office, readers
+        self._interrupt = interrupt
 
     def go(self, seconds: float) -> None:
         stage, office = self._stage, self._office
@@ -135,7 +156,7 @@ class _Play:
         with stage.waiting("both readers read a first transfer"):
             # Else the time that queries take to start would count as theirs.
             first = {office.sleeper.make_one()}
-            _await(lambda: all(one.has_seen(first) for one in self._readers), self._readers, "it")
+            self._await(lambda: all(one.has_seen(first) for one in self._readers), "it")
         with stage.showing() as show:
             for clerk in office.clerks:
                 clerk.start()
@@ -152,22 +173,34 @@ class _Play:
             office.close()
             office.check()
             every = office.transfers
-            _await(
-                lambda: all(one.has_seen(every) for one in self._readers),
-                self._readers,
-                "the last transfer",
+            self._await(
+                lambda: all(one.has_seen(every) for one in self._readers), "the last transfer"
             )
+
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not condition():
+            self._check()
+            if time.monotonic() > deadline:
+                raise ReaderFailedError(
+                    f"a query has not come to {what} in {WAIT_SECONDS_MAX:.0f} s"
+                )
+            time.sleep(LOOK_SECONDS)
 
     def _watch(self, seconds: float, show: Callable[[Any], None]) -> None:
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end:
             self._office.check()
-            for reader in self._readers:
-                reader.check()
+            self._check()
             columns = columns_of(self._office, self._readers, now)
             opened = self._office.sleeper.diary.opened
             show(screen.picture(columns, len(self._office.committed), opened, now))
             time.sleep(LOOK_SECONDS)
+
+    def _check(self) -> None:
+        self._interrupt.check()
+        for reader in self._readers:
+            reader.check()
 
 
 def columns_of(office: Office, readers: list[Reader], now: float) -> list[screen.Column]:
