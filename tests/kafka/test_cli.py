@@ -88,7 +88,7 @@ def test_journals_and_read(store: str, clerk: Clerk) -> None:
     missing = penstock("read", "no-such-topic", "--store", store, code=1)
     assert "the cluster has no topic 'no-such-topic'" in missing.stderr
     meant = penstock("journals", debits[:-1], "--store", store, code=1)
-    assert f"Did you mean {debits}" in meant.stderr
+    assert f"did you mean {debits}" in meant.stderr
     topics = penstock("journals", "--store", store, COLUMNS="200").stdout
     assert any(line.split()[:2] == [debits, "4"] for line in topics.splitlines())
     partitions = penstock("journals", debits, "--store", store, COLUMNS="200").stdout

@@ -104,7 +104,13 @@ def _folder_of(url: str) -> Path:
     if is_kafka(url):
         from penstock.spark.streaming.folders import feeds_folder
 
-        return feeds_folder(url)
+        folder = feeds_folder(url)
+        if not folder.is_dir():
+            raise click.UsageError(
+                f"no query of this user keeps a feed of {url} in {folder}; name the folder that "
+                "`penstock shuffle --folder`, or the option `folder` of the read, has"
+            )
+        return folder
     parts = urlsplit(url)
     if parts.scheme not in ("", "file"):
         raise click.UsageError(f"{url} is not a folder; name the folders of its feeds instead")

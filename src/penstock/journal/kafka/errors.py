@@ -72,11 +72,10 @@ class NoSuchTopicError(UnknownCollectionError):
 
     def __str__(self) -> str:
         close = difflib.get_close_matches(self.name, self.known, n=3)
-        meant = f" Did you mean {' or '.join(close)}?" if close else ""
+        meant = f"; did you mean {' or '.join(close)}?" if close else ""
         return (
-            f"the cluster has no topic {self.name!r}, or does not let us describe it. It was "
-            f"deleted, or the name is wrong.{meant} `penstock journals` lists the "
-            f"{len(self.known):,} that we may read"
+            f"the cluster has no topic {self.name!r}, or does not let us describe it: it was "
+            f"deleted, or the name is wrong{meant}"
         )
 
 
