@@ -114,11 +114,12 @@ def test_read_follows_until_it_is_interrupted(store: str, clerk: Clerk) -> None:
 
 def test_a_shuffle_agrees_with_the_batch_reader(store: str, clerk: Clerk, tmp_path: Path) -> None:
     done = penstock(
-        *("shuffle", "--collection", clerk.topics.credits, "--members", "2", "--verify", "--json"),
+        *("shuffle", "--collection", clerk.topics.credits, "--collection", clerk.topics.debits),
+        *("--members", "2", "--verify", "--json"),
         *("--folder", str(tmp_path / "feed"), "--store", store),
     )
     report = json.loads(done.stdout)
-    assert report["documents"] >= TRANSFERS
+    assert report["documents"] >= 2 * TRANSFERS, "of both topics"
     assert report["verified"]["equal"] is True
     (explained,) = json.loads(penstock("explain", str(tmp_path / "feed"), "--json").stdout)
     assert explained["store"] == store
