@@ -75,7 +75,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class NamedProducer:
     """A producer of transactions, as the log knows it."""
 
     name: str
@@ -97,7 +97,7 @@ class TransactionLog(abc.ABC):
         """The ends of these journals, between two moments at which the log's end is known. The
         closer these are to each other, the fewer producers commit in between."""
 
-    def writer(self, producer: int) -> Writer | None:  # noqa: ARG002
+    def named(self, producer: int) -> NamedProducer | None:  # noqa: ARG002
         """What was read of a producer. Any thread may ask."""
         return None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Naming:
     def __init__(self, view: SessionView) -> None:
         self._external = {each.collection for each in view.plan.bindings if each.by_offset}
-        self._writers = view.writers
+        self._named = view.named
 
     def journal(self, known: str) -> str:
         """By its name, or by what frontiers call it."""
@@ -31,12 +31,12 @@ class Naming:
         return bool(self._external) and parse_journal_name(name)[0] in self._external
 
     def producer(self, producer: str) -> str:
-        found = self._writers.get(producer)
+        found = self._named.get(producer)
         return producer if found is None else found.name
 
     def began(self, producer: str) -> float | None:
         """When its open transaction did, if the transaction log tells."""
-        found = self._writers.get(producer)
+        found = self._named.get(producer)
         return None if found is None else found.began
 
     def seen(self, seen: Seen) -> Seen:

@@ -10,7 +10,7 @@ from penstock.epoch.decisions import Decision, Verdict
 from penstock.epoch.times import EpochTime
 from penstock.ids import Producer, clock_from_unix
 from penstock.journal.names import EVERYTHING
-from penstock.journal.transaction_log import Writer
+from penstock.journal.transaction_log import NamedProducer
 from penstock.routing import assign
 from penstock.shuffle.gathering import Gathering
 from penstock.shuffle.plan import BindingPlan, Plan
@@ -209,8 +209,8 @@ TOPICS = replace(PLAN, bindings=(replace(BINDING, collection="shop", by_offset=T
 def test_partitions_and_transactional_ids_have_the_names_that_kafka_s_tools_know() -> None:
     hung = SpanStatus(str(PRODUCER), PARTITION, 0, None, None, None)
     told = Details((JournalStatus(PARTITION, 0, 5, 9, NOW - 1),), (hung,), 1, PARTITION)
-    writers = {str(PRODUCER): Writer("nightly import", NOW - 90)}
-    found = view(plan=TOPICS, details={(2, 0): told}, writers=writers)
+    named = {str(PRODUCER): NamedProducer("nightly import", NOW - 90)}
+    found = view(plan=TOPICS, details={(2, 0): told}, named=named)
     state = look(Gathering(), found)
     assert [(one.journal, one.rows_behind) for one in state.journals.shown] == [("my orders-3", 4)]
     assert state.watermark.held_by is not None

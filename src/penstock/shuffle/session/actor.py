@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from penstock.checkpoint import Barrier, Flags
     from penstock.directory.keyvalue import KeyValue
     from penstock.journal.store import ReadableStore
-    from penstock.journal.transaction_log import Writer
+    from penstock.journal.transaction_log import NamedProducer
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume
     from penstock.shuffle.session.state import SessionEffect, SessionEvent, SliceKey
@@ -375,17 +375,17 @@ class Session:
                 rows_to_recover=self._rows_to_recover,
                 is_whole=self._is_whole,
                 unmatched_since=unmatched and unmatched + to_wall,
-                writers=self._writers(awaited),
+                named=self._named(awaited),
             )
 
-    def _writers(self, awaited: Iterable[AwaitedView]) -> dict[str, Writer]:
+    def _named(self, awaited: Iterable[AwaitedView]) -> dict[str, NamedProducer]:
         """Those whose transactions are shown."""
         if self._log_reader is None:
             return {}
         shown = {span.producer for one in self._details.values() for span in one.spans}
         shown |= {str(each.commit.producer) for each in awaited}
-        found = {one: self._log_reader.writer(Producer.from_hex(one).int64) for one in shown}
-        return {one: writer for one, writer in found.items() if writer is not None}
+        found = {one: self._log_reader.named(Producer.from_hex(one).int64) for one in shown}
+        return {one: name for one, name in found.items() if name is not None}
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""

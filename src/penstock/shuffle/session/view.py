@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.epoch.times import EpochTime
     from penstock.frontier import Frontier
-    from penstock.journal.transaction_log import Writer
+    from penstock.journal.transaction_log import NamedProducer
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.resume import Resume
     from penstock.shuffle.session.pipeline import Awaited
@@ -76,7 +76,7 @@ class SessionView:
     """Transactions are whole across journals."""
     unmatched_since: float | None = None
     """Since when progress waits for the transaction log, if some does."""
-    writers: Mapping[str, Writer] = field(default_factory=dict)
+    named: Mapping[str, NamedProducer] = field(default_factory=dict)
     """By producer, what the transaction log knows of those that are shown."""
 
     @property

@@ -8,7 +8,7 @@ from penstock.journal.kafka.log_entries import KafkaTransactionLog
 from penstock.journal.kafka.transaction_log import Entry, Status, Tombstone
 from penstock.journal.kafka.transaction_tail import Tail
 from penstock.journal.offset_identity import transactional
-from penstock.journal.transaction_log import Writer
+from penstock.journal.transaction_log import NamedProducer
 
 if TYPE_CHECKING:
     from penstock.journal.kafka.deadline import Deadline
@@ -43,15 +43,15 @@ def test_a_producer_is_known_by_its_transactional_id_until_the_id_moves_on() -> 
     log = KafkaTransactionLog(cast("TransactionTail", written), lambda *_: (), lambda _: {})
     written.add(Status.ONGOING, 7, started_ms=2_500)
     log.read()
-    assert log.writer(transactional(7)) == Writer("clerk", 2.5)
-    assert log.writer(transactional(8)) is None
+    assert log.named(transactional(7)) == NamedProducer("clerk", 2.5)
+    assert log.named(transactional(8)) is None
     written.add(Status.COMPLETE_COMMIT, 7, started_ms=2_500)
     log.read()
-    assert log.writer(transactional(7)) == Writer("clerk", None), "nothing is open"
+    assert log.named(transactional(7)) == NamedProducer("clerk", None), "nothing is open"
     written.add(Status.EMPTY, 8)
     log.read()
-    assert log.writer(transactional(7)) is None, "another producer has the id"
-    assert log.writer(transactional(8)) == Writer("clerk", None)
+    assert log.named(transactional(7)) is None, "another producer has the id"
+    assert log.named(transactional(8)) == NamedProducer("clerk", None)
     written.forget()
     log.read()
-    assert log.writer(transactional(8)) is None, "the coordinator forgot it"
+    assert log.named(transactional(8)) is None, "the coordinator forgot it"
