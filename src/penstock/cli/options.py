@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -13,13 +14,14 @@ from penstock.cli.client_settings import client_options, with_settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.journal.file.store import FileStore
+    from penstock.journal import OpenStore
     from penstock.journal.kafka.store import KafkaStore
     from penstock.journal.store import ReadableStore
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 STORE_VARIABLE = "PENSTOCK_STORE"
+_BROKERS: Final = re.compile(r"[\w.-]+:\d+(,[\w.-]+:\d+)*")
 FIRST_ANSWER_SECONDS_MAX = 10.0
 """Of a Kafka cluster. A person waits for it."""
 
@@ -87,7 +89,7 @@ def is_kafka(url: str | None) -> bool:
     return (url or "").startswith("kafka://")
 
 
-def open_store(url: str | None, *, create: bool = False) -> FileStore:
+def open_store(url: str | None, *, create: bool = False) -> OpenStore:
     """Opens the store that --store or the environment names, to write to it."""
     # Imported here: it brings Arrow and NumPy, which --help does not need.
     import penstock.journal  # noqa: PLC0415
@@ -97,14 +99,14 @@ def open_store(url: str | None, *, create: bool = False) -> FileStore:
             f"{click.get_current_context().command_path} needs a store of files: Penstock only "
             "reads from Kafka. There it has journals, read, shuffle, doctor, explain and abort"
         )
-    return penstock.journal.open_store(_address(url), create=create)
+    return penstock.journal.open_store(address_of(url), create=create)
 
 
 def open_readable(url: str | None) -> ReadableStore:
     """Opens the store that --store or the environment names, for a command that only reads."""
     import penstock.journal  # noqa: PLC0415 - as above
 
-    store = penstock.journal.open_readable(_address(url))
+    store = penstock.journal.open_readable(address_of(url))
     if is_kafka(url):
         try:
             cast("KafkaStore", store).check_reachable(FIRST_ANSWER_SECONDS_MAX)
@@ -114,9 +116,12 @@ def open_readable(url: str | None) -> ReadableStore:
     return store
 
 
-def _address(url: str | None) -> str:
+def address_of(url: str | None) -> str:
+    """What --store or the environment names, with the settings that were given for it."""
     if not url:
         raise click.UsageError(
             f"which store? Say --store file:///data/journals, or set {STORE_VARIABLE}"
         )
+    if _BROKERS.fullmatch(url) and not Path(url).exists():
+        raise click.UsageError(f"{url} is no folder; for a Kafka cluster say --store kafka://{url}")
     return with_settings(os.path.expanduser(url))  # noqa: PTH111 - an address, and no path

@@ -75,7 +75,8 @@ class SpanStatus:
     producer: str
     journal: str
     binding: int
-    begun: float
+    begun: float | None
+    """None: its first row was read by an earlier session, and rows have times of their own."""
     rows: int | None
     """None: it began before this session, and was not read by it."""
     bytes: int | None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 from penstock.errors import RemoteProtocolError
-from penstock.watch.wording import counted, lasting, listed, sized
+from penstock.watch.wording import counted, lasting, listed, quoted, sized
 
 NEVER: Final = float("inf")
 
@@ -194,7 +194,7 @@ class Listing(_OfSlice):
 
     @property
     def advice(self) -> str | None:
-        return "Look whether the store answers: penstock doctor --store URL, penstock list."
+        return "Look whether the store answers: penstock doctor --store URL."
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class Probing(_OfSlice):
 
     @property
     def advice(self) -> str | None:
-        return "Look whether the store answers: penstock read URL --journal, or its disk."
+        return "Look whether the store answers: penstock doctor --store URL."
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +465,7 @@ class OpenTransaction(Cause):
     cohort: int
     rows: int | None
     bytes: int | None
+    in_kafka: bool = False
 
     @property
     def who(self) -> str:
@@ -475,14 +476,23 @@ class OpenTransaction(Cause):
         return (self.cohort,)
 
     def text(self, seconds: float) -> str:
-        held = "its rows" if self.rows is None else counted(self.rows, "row")
+        held = "its rows are" if self.rows is None else counted(self.rows, "row")
+        held += {None: "", 1: " is"}.get(self.rows, " are")
+        where = listed(self.journals, "partition" if self.in_kafka else "journal")
         return (
-            f"Producer {self.producer} has a transaction open since {lasting(seconds)} in "
-            f"{listed(self.journals, 'journal')}: {held} are stored, and hidden until it commits."
+            f"Producer {self.producer} has had a transaction open for {lasting(seconds)} in "
+            f"{where}: {held} stored, and hidden until it commits."
         )
 
     @property
     def advice(self) -> str | None:
+        if self.in_kafka:
+            return (
+                f"Have producer {self.producer} commit or abort; if it hangs, penstock abort "
+                f"{quoted(self.producer)} --store kafka://... ends the transaction, and the "
+                "rows are lost. Rows of others are delivered meanwhile. Kafka itself aborts it "
+                "after the producer's transaction.timeout.ms."
+            )
         return (
             f"Have producer {self.producer} commit or roll back; if its process is gone, "
             "penstock recover rolls back what it left; if it hangs, penstock abort "

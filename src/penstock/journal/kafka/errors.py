@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from penstock.errors import (
     ConfigurationError,
     CorruptStorageError,
@@ -9,7 +11,7 @@ from penstock.errors import (
     PenstockError,
     RemoteProtocolError,
 )
-from penstock.journal.errors import RowsTakenBackError
+from penstock.journal.errors import RowsTakenBackError, UnknownCollectionError
 
 
 class KafkaSettingError(ConfigurationError):
@@ -33,8 +35,8 @@ class BrokersUnavailableError(PeerUnavailableError):
     def __str__(self) -> str:
         return (
             f"could not {self.task} within {self.seconds:g} s: {self.reason}. Check that the "
-            "brokers run and can be reached from this machine (kafka.bootstrap.servers, and the "
-            "addresses that they advertise), then try again"
+            "brokers run and can be reached from this machine (kafka.bootstrap.servers, the "
+            "addresses that they advertise, and kafka.security.protocol), then try again"
         )
 
 
@@ -62,6 +64,18 @@ class UnknownTopicError(ConfigurationError):
         return (
             f"topic {self.topic!r} has no partition {self.partition}: the topic was deleted or "
             "made again with fewer partitions, or the number is wrong"
+        )
+
+
+class NoSuchTopicError(UnknownCollectionError):
+    """No topic has the name of a collection: it was deleted, or the name is wrong."""
+
+    def __str__(self) -> str:
+        close = difflib.get_close_matches(self.name, self.known, n=3)
+        meant = f"; did you mean {' or '.join(close)}?" if close else ""
+        return (
+            f"the cluster has no topic {self.name!r}, or does not let us describe it: it was "
+            f"deleted, or the name is wrong{meant}"
         )
 
 

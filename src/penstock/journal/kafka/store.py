@@ -18,7 +18,7 @@ from penstock.errors import ConfigurationError
 from penstock.frontier import Frontier
 from penstock.journal.collection import Collection
 from penstock.journal.cut import check_there, cut_at
-from penstock.journal.errors import UnknownCollectionError, UnknownJournalError
+from penstock.journal.errors import UnknownJournalError
 from penstock.journal.kafka.address import KafkaAddress, Subscription
 from penstock.journal.kafka.client.fetching import Want
 from penstock.journal.kafka.client.offsets import NO_EPOCH
@@ -27,6 +27,7 @@ from penstock.journal.kafka.deadline import Deadline
 from penstock.journal.kafka.errors import (
     KafkaAccessError,
     LogTruncatedError,
+    NoSuchTopicError,
     TopicMadeAgainError,
     UnknownTopicError,
 )
@@ -121,7 +122,7 @@ class KafkaStore(ReadableStore):
         """Of those that are no subscription, a topic of the name has to be there."""
         subscription = self._subscription(collection)
         if collection not in self._given.subscriptions and not self._listed(subscription):
-            raise UnknownCollectionError(collection, tuple(self.collections()))
+            raise NoSuchTopicError(collection, tuple(self.collections()))
 
     def _shape(self, collection: str) -> Shape:
         found = self._shapes.get(collection)

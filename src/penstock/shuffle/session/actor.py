@@ -19,6 +19,7 @@ from penstock.epoch.decisions import DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
 from penstock.errors import LocalProtocolError, PeerUnavailableError, PenstockError
 from penstock.frontier import Frontier
+from penstock.ids import Producer
 from penstock.journal.errors import DataLossError
 from penstock.journal.names import name_of
 from penstock.logs import about
@@ -63,11 +64,12 @@ from penstock.transport import Close, Receiver, Sender, VnodeData
 from penstock.watch.causes import AwaitedCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.checkpoint import Barrier, Flags
     from penstock.directory.keyvalue import KeyValue
     from penstock.journal.store import ReadableStore
+    from penstock.journal.transaction_log import NamedProducer
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume
     from penstock.shuffle.session.state import SessionEffect, SessionEvent, SliceKey
@@ -373,7 +375,17 @@ class Session:
                 rows_to_recover=self._rows_to_recover,
                 is_whole=self._is_whole,
                 unmatched_since=unmatched and unmatched + to_wall,
+                named=self._named(awaited),
             )
+
+    def _named(self, awaited: Iterable[AwaitedView]) -> dict[str, NamedProducer]:
+        """Those whose transactions are shown."""
+        if self._log_reader is None:
+            return {}
+        shown = {span.producer for one in self._details.values() for span in one.spans}
+        shown |= {str(each.commit.producer) for each in awaited}
+        found = {one: self._log_reader.named(Producer.from_hex(one).int64) for one in shown}
+        return {one: name for one, name in found.items() if name is not None}
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""

@@ -94,7 +94,7 @@ class Connection:
                 raise KafkaProtocolError(self.broker, request.name, reason)
             data = memoryview(self._read(size, deadline))
         except OSError as error:
-            raise self._failed(_reason(error, f"to answer {request.name}")) from None
+            raise self._failed(_reason(error, f"answer {request.name}")) from None
         return self._decoded(request, data)
 
     def version(self, kind: Any) -> int:
@@ -147,7 +147,7 @@ class Connection:
         try:
             plain = socket.create_connection((host, port), timeout=max(deadline.left(), 0.001))
         except OSError as error:
-            raise AskAgainError(self.broker, _reason(error, "to be reached")) from None
+            raise AskAgainError(self.broker, _reason(error, "be reached")) from None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -164,7 +164,7 @@ class Connection:
             raise KafkaProtocolError(self.broker, "prove who it is", reason) from None
         except OSError as error:
             plain.close()
-            raise AskAgainError(self.broker, _reason(error, "to speak TLS")) from None
+            raise AskAgainError(self.broker, _reason(error, "speak TLS")) from None
 
     def _read(self, size: int, deadline: Deadline) -> bytearray:
         data = bytearray(size)
@@ -203,5 +203,5 @@ class Connection:
 
 def _reason(error: OSError, what: str) -> str:
     if isinstance(error, TimeoutError):
-        return f"it took too long {what}"
-    return f"{error.strerror or error} ({what})"
+        return f"it took too long to {what}"
+    return f"it could not {what}: {error.strerror or error}"
