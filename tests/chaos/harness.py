@@ -135,8 +135,8 @@ class Chaos:
                     late.append(event)
             if late and self._seconds > next_late:
                 next_late = self._seconds + LATE_SECONDS
-                if self._inflict(late[0]):
-                    late.pop(0)
+                hit = next((event for event in late if self._inflict(event)), None)
+                late = [event for event in late if event is not hit]
             self._hear()
             time.sleep(LOOK_SECONDS)
         for event in late:

@@ -2,9 +2,13 @@
 is killed.
 
 It survives its brokers. A commit whose outcome is unknown is asked for again, which Kafka allows; a
-transaction that cannot be committed is aborted; a producer that was fenced, because a coordinator
-timed its transaction out, is made anew. No transfer is tried twice: each has a number of its own,
-and which of them were committed is read from the topics afterwards.
+producer that fails is given up for another one of its id, at which the coordinator aborts what was
+left open. No transfer is tried twice: each has a number of its own, and which of them were
+committed is read from the topics afterwards.
+
+It is given up, too, instead of aborting while rows are in flight: librdkafka (2.16) takes such a
+row for not written, and gives the next one its sequence number. If it was written, the broker takes
+the next one for its repetition, and a committed transaction lacks a row.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ TIMEOUT_MS: Final = 10_000
 
 
 class FencedError(Exception):
-    """This producer is of no use any more."""
+    """This producer is given up."""
 
 
 class Clerk:
@@ -52,7 +56,7 @@ class Clerk:
                 producer = producer or self._new_producer()
                 self._one(producer)
             except FencedError as error:
-                say(f"{self._name} is fenced: {error}")
+                say(f"{self._name} is made anew: {error}")
                 producer = None
             time.sleep(PACE_SECONDS)  # the pace of the writing, not a wait for anything
 
@@ -84,11 +88,8 @@ class Clerk:
                 _insist(producer.commit_transaction)
                 self._promises.write(f"committed {name}\n")
                 return
-            producer.flush(ASK_SECONDS)  # else librdkafka forgets the rows, and aborts nothing
-        except KafkaException as error:
-            if not _of(error).txn_requires_abort():
-                raise FencedError(str(error)) from error
-        try:
+            if producer.flush(ASK_SECONDS):
+                raise FencedError("rows are in flight")
             _insist(producer.abort_transaction)
             self._promises.write(f"aborted {name}\n")
         except KafkaException as error:
