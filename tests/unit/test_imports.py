@@ -86,7 +86,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "testing": (
         {"errors", "locks", "process", "sinks", "spark", "threads", "transport"},
-        {"confluent_kafka", "cryptography", "py4j", "pyarrow"},
+        {"aiokafka", "confluent_kafka", "cryptography", "py4j", "pyarrow", "pyspark"},
     ),
     "epoch": (
         {"errors", "sealed", "checkpoint", "directory", "postgres", "storage", "threads"},
