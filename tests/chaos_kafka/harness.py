@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 from penstock.demo.kafka.transfers import PARTITIONS
 from penstock.testing.kafka import KafkaCluster
-from tests.chaos.harness import Chaos
+from tests.chaos.harness import Chaos, Wrong
 from tests.chaos.schedule import Fault
 from tests.chaos_kafka.world import PROMISES, QUERIES, TOPICS, check_world
+from tests.standalone import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +54,13 @@ class KafkaChaos(Chaos):
         return self._kafka.bootstrap_servers, f"clerk-{place}", next(self._seeds)
 
     def _judge(self) -> dict[str, int]:
-        return check_world(self._folder, self._where, self._topics.admin)
+        found = check_world(self._folder, self._where, self._topics.admin)
+        command = [sys.executable, "-m", f"{self.package}.oracle", str(self._folder), self._where]
+        judged = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        if judged.returncode:
+            raise Wrong(f"the oracle over Kafka's raw logs: {judged.stdout}")
+        self._say(judged.stdout)
+        return found
 
     def _is_own(self, one: Running) -> bool:
         return str(self._folder / "kafka") in one.command
