@@ -5,43 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from penstock.journal.errors import DataLossError
 from penstock.journal.kafka.client.cluster import Cluster
 from penstock.journal.kafka.client.transactions import describe_transaction
 from penstock.journal.kafka.deadline import Deadline
 from penstock.journal.kafka.settings import kafka_settings
-from penstock.testing.kafka import KafkaCluster
 from penstock.testing.kafka.machine import wait_until
-from tests.kafka.broker import require_kafka
 from tests.kafka.segments import batches
 from tests.kafka.test_spark_losses import drop
+from tests.kafka.test_transaction_log import hasty, transactional
 from tests.kafka.topic_feed import SECONDS_MAX, TopicFeed, is_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from confluent_kafka import Producer
+
+    from penstock.testing.kafka import KafkaCluster
+
+__all__ = ["hasty"]
+"""A broker of this module: its last test kills it, and starts it again."""
+
 pytestmark = pytest.mark.slow
-
-HASTY = {
-    "transaction.state.log.num.partitions": "1",
-    # Only closed segments are compacted. By size Kafka closes none below 1 MiB; by age it does.
-    "log.roll.ms": "500",
-    "log.cleaner.min.cleanable.ratio": "0.01",
-    "log.cleaner.backoff.ms": "100",
-    "transactional.id.expiration.ms": "3000",
-    "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
-}
-
-
-@pytest.fixture(scope="module")
-def hasty() -> Iterator[KafkaCluster]:
-    """Its broker is killed by the last test, and started again."""
-    require_kafka()
-    with KafkaCluster(settings=HASTY) as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -57,18 +45,6 @@ def opened(hasty: KafkaCluster, topic: str, tmp_path: Path) -> Iterator[Callable
     yield open_next
     for feed in feeds:
         feed.close()
-
-
-def transactional(kafka: KafkaCluster, name: str, timeout_ms: int = 60_000) -> Producer:
-    settings = {
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "transactional.id": name,
-        "transaction.timeout.ms": timeout_ms,
-        "linger.ms": 0,
-    }
-    producer = Producer(settings)
-    producer.init_transactions(SECONDS_MAX)
-    return producer
 
 
 def begin(producer: Producer, topic: str, value: str) -> None:
