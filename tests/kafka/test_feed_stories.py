@@ -171,7 +171,7 @@ def test_rows_that_went_while_the_feed_was_down_are_explained(
     lose(hasty, topic)
     again = opened()
     with pytest.raises(DataLossError, match=said):
-        again.wait_for("never")
+        again.read_until_it_fails()
     _is_explained(again, topic, said)
 
 
@@ -188,7 +188,7 @@ def test_a_topic_that_goes_in_mid_stream_is_explained(
     feed.wait_for("read", "read")
     lose(hasty, topic)
     with pytest.raises(DataLossError, match="was deleted, or made again"):
-        feed.wait_for("never")
+        feed.read_until_it_fails()
     _is_explained(feed, topic, "was deleted, or made again")
 
 

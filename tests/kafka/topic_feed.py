@@ -66,6 +66,13 @@ class TopicFeed:
         wait_until(has_all, f"{values}", SECONDS_MAX, lambda: f"{self.values} came")
         assert sorted(self.values) == sorted(values)
 
+    def read_until_it_fails(self) -> None:
+        def never() -> bool:
+            self.step()
+            return False
+
+        wait_until(never, "a failure", SECONDS_MAX, lambda: " ".join(self.state.explanation))
+
     @property
     def state(self) -> FeedState:
         return load(self._folder)
