@@ -54,7 +54,7 @@ class KafkaChaos(Chaos):
         return self._kafka.bootstrap_servers, f"clerk-{place}", next(self._seeds)
 
     def _judge(self) -> dict[str, int]:
-        found = check_world(self._folder, self._where, self._topics.admin)
+        found = check_world(self._folder, self._where)
         command = [sys.executable, "-m", f"{self.package}.oracle", str(self._folder), self._where]
         judged = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         if judged.returncode:

@@ -21,7 +21,7 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from penstock.demo.kafka.books import page_of
 from penstock.demo.kafka.transfers import PARTITIONS, Topics
@@ -30,8 +30,6 @@ from tests.chaos.harness import Wrong
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    from confluent_kafka.admin import AdminClient
 
 TOPICS: Final = Topics()
 QUERIES: Final = ("transfers",)
@@ -45,10 +43,10 @@ SECONDS_MAX: Final = 120.0
 Row: TypeAlias = tuple[str, int, int, bytes]
 
 
-def check_world(folder: Path, servers: str, admin: AdminClient) -> dict[str, int]:
+def check_world(folder: Path, servers: str) -> dict[str, int]:
     """Raises Wrong, or says how much there was."""
     batches = delivered(folder / BATCHES)
-    await_no_open_transaction(admin)
+    await_no_open_transaction(servers)
     expected = committed(servers)
     check_rows(batches, expected)
     check_promises(folder / PROMISES, expected)
@@ -134,8 +132,9 @@ def committed(servers: str) -> Counter[Row]:
     return found
 
 
-def await_no_open_transaction(admin: AdminClient) -> None:
-    """Coordinators have aborted what killed producers left open."""
+def await_no_open_transaction(servers: str) -> None:
+    """Coordinators have aborted what killed producers left open. Each look is by a client of its
+    own: librdkafka's goes on with leaders that it knew before they moved."""
     deadline = time.monotonic() + SECONDS_MAX
     ends: Any = None
     while ends is None or ends[0] != ends[1]:
@@ -143,6 +142,7 @@ def await_no_open_transaction(admin: AdminClient) -> None:
             raise Wrong(f"transactions are open, or partitions have no leaders: {ends}")
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         with contextlib.suppress(KafkaException):  # leaders move
+            admin = AdminClient({"bootstrap.servers": servers})
             ends = [_ends(admin, level) for level in levels]
         time.sleep(0.1)
 

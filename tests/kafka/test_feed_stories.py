@@ -79,7 +79,7 @@ def test_a_transaction_that_times_out_and_a_producer_that_is_fenced(
     commit(transactional(hasty, f"{topic}-fenced"), topic, "second")
     with pytest.raises(KafkaException):
         old.commit_transaction(SECONDS_MAX)
-    commit(other, topic, "third")
+    commit(transactional(hasty, f"{topic}-other"), topic, "third")  # the first one has expired
     feed.wait_for("first", "first", "second", "second", "third", "third")
     assert feed.state.verdict == "healthy"
 
@@ -193,9 +193,7 @@ def test_a_topic_that_goes_in_mid_stream_is_explained(
 
 
 def _is_explained(feed: TopicFeed, topic: str, said: str) -> None:
-    told = feed.state
-    assert told.verdict == "down"
-    explained = " ".join(told.explanation)
+    explained = feed.wait_until_down()
     assert said in explained
     assert f"topic {topic}" in explained
     assert "failOnDataLoss" in explained

@@ -73,6 +73,12 @@ class TopicFeed:
 
         wait_until(never, "a failure", SECONDS_MAX, lambda: " ".join(self.state.explanation))
 
+    def wait_until_down(self) -> str:
+        """How it is explained then."""
+        told = (lambda: self.state.verdict == "down", "the state to tell", SECONDS_MAX)
+        wait_until(*told, lambda: " ".join(self.state.explanation))
+        return " ".join(self.state.explanation)
+
     @property
     def state(self) -> FeedState:
         return load(self._folder)
