@@ -27,6 +27,9 @@ class Marker:
     offset: int
     epoch: int
     is_commit: bool
+    is_empty: bool = False
+    """It commits nothing. A coordinator that takes over writes markers again that the one before it
+    had written: this may be such a repetition, which the log has no entry for."""
 
 
 @dataclass(frozen=True, slots=True)

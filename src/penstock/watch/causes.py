@@ -127,6 +127,35 @@ class Starting(Cause):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSilent(Cause):
+    kind = "store_silent"
+    shown_after_seconds = 2.0
+    stall_after_seconds = 10.0
+    heals_itself = True
+
+    member: int
+    store: str
+    reason: str
+
+    @property
+    def who(self) -> str:
+        return f"member {self.member}"
+
+    def text(self, seconds: float) -> str:
+        return (
+            f"Member {self.member} has waited {lasting(seconds)} for an answer of {self.store}: "
+            f"{self.reason}."
+        )
+
+    @property
+    def advice(self) -> str | None:
+        return (
+            "See whether the brokers run, lead their partitions, and can be reached from the "
+            "member's machine. Nothing is lost: the feed goes on by itself when they answer."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Restart(Cause):
     kind = "restart"
     shown_after_seconds = 0.0
@@ -685,6 +714,7 @@ KINDS: Final[dict[str, type[Cause]]] = {
         ThreadEnded,
         Recovery,
         Starting,
+        StoreSilent,
         Listing,
         Probing,
         JournalLags,

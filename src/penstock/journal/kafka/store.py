@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from penstock.journal.kafka.aborting import OpenInPartitions
     from penstock.journal.kafka.client.cluster import Topic
     from penstock.journal.kafka.edges import Edge
-    from penstock.journal.store import JournalBatch
+    from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
 
 PARTITION_BY: Final = ("topic", "partition")
@@ -98,6 +98,9 @@ class KafkaStore(ReadableStore):
 
     def close(self) -> None:
         self._log.close()
+
+    def silence(self) -> Silence | None:
+        return self._log.silence()
 
     def check_reachable(self, seconds: float) -> None:
         """Raises if no broker answers within this time. Whoever only reads has more patience: a

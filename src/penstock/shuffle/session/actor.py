@@ -90,7 +90,7 @@ EPOCHS_TOLD: Final = 100
 WAKE_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 0.05
 """Between two looks for journals that are waited for, or whose reads ended: a listing of their
-collections. With many journals the looks are spaced so that they take a tenth of the time."""
+collections. With many journals the looks are spaced so that they take a tenth of a processor."""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -467,7 +467,7 @@ class Session:
 
     def _look_for_gone(self) -> None:
         """A journal that nobody reads may be waited for, and deleted; or be there again."""
-        begun = time.monotonic()
+        begun, worked = time.monotonic(), time.thread_time()
         if begun < self._look_at:
             return
         with self._lock:
@@ -482,8 +482,8 @@ class Session:
             if not gone <= self._gone:
                 self._log.warning("journals are not there any more: %s", ", ".join(sorted(gone)))
             self._gone = (self._gone | gone) - (found.keys() - gone)
-        now = time.monotonic()
-        self._look_at = now + max(LOOK_SECONDS, 10 * (now - begun))
+        pause = max(LOOK_SECONDS, 10 * (time.thread_time() - worked))
+        self._look_at = time.monotonic() + pause
 
     def _take(self, received: Received) -> None:
         match received.frame:
