@@ -67,6 +67,8 @@ PREFIX: Final = "penstock-"
 TRANSACTION_BYTES: Final = 256 << 20
 """What one transaction holds. It takes some seconds, of the minute that a transaction has."""
 _PLACES_OPEN_MAX: Final = 16
+_HELD_MAX: Final = 16
+"""Transactional ids that a process keeps. Every DataFrame that is written has one of its own."""
 
 
 class Step(enum.Enum):
@@ -182,8 +184,7 @@ class KafkaSink(TwoPhaseSink):
         done = before.parts if before.number == decision.batch.number else 0
         with _letting_go(self._key(decision.batch.query)):
             for parts in _chunks(decision.parts[done:], self._transaction_bytes):
-                for part in parts:
-                    batches = list(_sendable(read_part(_storage(self._folder), part)))
+                for batches in self._batches(parts):
                     held.producer.open(batch.partition for batch in batches)
                     reached(Step.OPENED)
                     held.producer.send(batches)
@@ -194,6 +195,12 @@ class KafkaSink(TwoPhaseSink):
                 reached(Step.PROVEN)
                 held.producer.end(is_commit=True)
                 reached(Step.ENDED)
+
+    def _batches(self, parts: Sequence[Part]) -> Iterator[list[Sendable]]:
+        """All that these parts hold, some megabytes at a time."""
+        for part in parts:
+            for staged in read_part(_storage(self._folder), part):
+                yield _sendable(staged)
 
     def _prove(self, held: _Held, place: Partition, proof: _Proof) -> None:
         held.producer.note(held.group, CommittedOffset(place, proof.number + 1, proof.text))
@@ -210,6 +217,8 @@ class KafkaSink(TwoPhaseSink):
             self._settings.delivery_timeout_seconds,
         )
         held = _HELD[key] = _Held(cluster, producer, key[-1])
+        while len(_HELD) > _HELD_MAX:
+            _HELD.pop(next(iter(_HELD))).cluster.close()
         with _letting_go(key):
             producer.take()
             reached(Step.TAKEN)
@@ -235,7 +244,7 @@ class KafkaSink(TwoPhaseSink):
         """Offsets are of a topic that is there: one that the batch goes to."""
         if self._topic is not None:
             return Partition(self._topic, 0)
-        first = next(_sendable(read_part(_storage(self._folder), parts[0])))
+        first = next(self._batches(parts))[0]
         return Partition(first.partition.topic, 0)
 
     def _known_topics(self) -> KnownTopics:
@@ -347,8 +356,9 @@ def _chunks(parts: Sequence[Part], size_bytes_max: int) -> Iterator[list[Part]]:
         yield chunk
 
 
-def _sendable(staged: Iterator[pa.RecordBatch]) -> Iterator[Sendable]:
-    for batches in staged:
-        columns = (batches.column(name).to_pylist() for name in batches.schema.names)
-        for topic, partition, records, data in zip(*columns, strict=True):
-            yield Sendable(Partition(topic, partition), records, data)
+def _sendable(staged: pa.RecordBatch) -> list[Sendable]:
+    columns = (staged.column(name).to_pylist() for name in staged.schema.names)
+    return [
+        Sendable(Partition(topic, partition), records, data)
+        for topic, partition, records, data in zip(*columns, strict=True)
+    ]
