@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from penstock.sinks import batches
 from penstock.sinks import kafka as kafka_sink
 from tests.integration.test_spark_write import Pipeline
 from tests.kafka.committed import committed
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 STEPS: list[enum.Enum] = [
-    batches.Step.DECIDED,
     kafka_sink.Step.PROVEN,
     kafka_sink.Step.ENDED,
-    batches.Step.FINISHED,
 ]
 """The sink's conformance suite has all of them; these cross Spark's own processes."""
 

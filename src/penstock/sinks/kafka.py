@@ -139,9 +139,10 @@ class KafkaSink(TwoPhaseSink):
         place = self._proof_place(parts)
         if place not in proofs:
             held = self._taken(batch.query)
-            with _letting_go(key):
-                self._prove(held, place, _Proof(-1))
-                held.producer.end(is_commit=True)
+            if place not in held.proofs:  # another process may have proven a batch meanwhile
+                with _letting_go(key):
+                    self._prove(held, place, _Proof(-1))
+                    held.producer.end(is_commit=True)
         return json.dumps({"group": key[-1], "topic": place.topic, "partition": place.number})
 
     def commit(self, decision: Decision) -> None:
@@ -151,11 +152,10 @@ class KafkaSink(TwoPhaseSink):
         if held is not None:
             if _is_in(decision, held.proofs):
                 return
-            try:
+            # Another process may have had batches of this query since, and this one too: then we
+            # are fenced, and parts may be gone.
+            with contextlib.suppress(KafkaFencedError, CorruptStorageError):
                 self._write(held, decision, place)
-            except KafkaFencedError:
-                pass  # by another process that had a batch of this query since
-            else:
                 return
         if _is_in(decision, self._proofs(decision.batch.query)):
             return
@@ -170,7 +170,12 @@ class KafkaSink(TwoPhaseSink):
                 "Look whether the rows are there. If they are not, remove the decision from "
                 f"{self.records.place} and start the query again: it then writes the batch"
             )
-        self._write(held, decision, place)
+        try:
+            self._write(held, decision, place)
+        except CorruptStorageError:
+            # Whoever has committed the batch meanwhile has removed its parts, too.
+            if not _is_in(decision, self._proofs(decision.batch.query)):
+                raise
 
     def discard(self, parts: Sequence[Part]) -> None:
         _storage(self._folder).delete_all([part.name for part in parts])

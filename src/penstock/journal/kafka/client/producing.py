@@ -65,6 +65,9 @@ _DUPLICATE: Final = 46
 _INVALID_TIMEOUT: Final = 50
 _INVALID_RECORD: Final = 87
 _NOT_ATTEMPTED: Final = 55
+_OFFSETS_ADVICE: Final = (
+    "Give the writer the right to Read the topic and the group {!r}: offsets are committed there"
+)
 _TOPIC_ADVICE: Final = "Give the writer the right to Write and Describe the topic"
 
 
@@ -218,7 +221,7 @@ class TransactionalProducer:
             response = self._cluster.ask(node, committed, deadline)
             for each in response.topics:
                 for answer in each.partitions:
-                    self._check(answer.error_code, node, task, _group_advice(group))
+                    self._check(answer.error_code, node, task, _OFFSETS_ADVICE.format(group))
 
         self._coordinated(task, commit, GROUP_COORDINATOR, group)
 
