@@ -13,14 +13,19 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer
 
 from penstock.errors import CommitStateUnknownError, ConfigurationError
+from penstock.journal.kafka.client.cluster import Cluster
+from penstock.journal.kafka.client.producing import committed_offsets
+from penstock.journal.kafka.deadline import Deadline
 from penstock.journal.kafka.errors import KafkaAccessError, RecordsTooLargeError, UnknownTopicError
 from penstock.journal.kafka.records.encoding import CODECS
+from penstock.journal.kafka.settings import kafka_settings
 from penstock.sinks import batches
 from penstock.sinks import kafka as kafka_sink
 from penstock.sinks.batches import commit_batch
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.two_phase import Batch
 from penstock.testing.kafka import KafkaCluster, Users
+from penstock.testing.kafka.machine import wait_until
 from penstock.testing.sinks import ended, is_stopped
 from tests.kafka.broker import require_kafka
 from tests.kafka.committed import SECONDS_MAX, committed, states
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     import enum
     from collections.abc import Callable
     from pathlib import Path
+
+    from penstock.journal.kafka.client.producing import CommittedOffset
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +59,15 @@ class Writing:
         sink, batch = self.sink(), Batch(self.query, number)
         parts = [sink.stage(batch, place, iter([values(ids)])) for place, ids in enumerate(tasks)]
         commit_batch(sink, batch, [part for part in parts if part is not None])
+
+    def proofs(self) -> tuple[CommittedOffset, ...]:
+        cluster = Cluster(kafka_settings({"bootstrap.servers": self.kafka.bootstrap_servers}))
+        try:
+            deadline = Deadline.after(SECONDS_MAX)
+            group = f"penstock-{self.query}"
+            return committed_offsets(cluster, group, deadline, are_stable=True)
+        finally:
+            cluster.close()
 
     def seen(self) -> Counter[int]:
         return Counter(int(each.value() or b"") for each in committed(self.kafka, self.topic))
@@ -156,13 +172,13 @@ def test_without_its_proof_a_decided_batch_is_not_written_again(writing: Writing
     writing.write(0, [0])
     child = forked(lambda: writing.write(1, [1]), batches, batches.Step.DECIDED, signal.SIGKILL)
     assert ended(child) == -signal.SIGKILL
-    futures = writing.kafka.topics.admin.delete_consumer_groups([f"penstock-{writing.query}"])
-    for future in futures.values():
-        future.result(SECONDS_MAX)
+    writing.kafka.topics.delete(writing.topic)
+    wait_until(lambda: not writing.proofs(), "offsets to go with their topic", SECONDS_MAX)
+    writing.kafka.topics.create(writing.topic, partitions=3)
     kafka_sink._HELD.clear()  # another process
     with pytest.raises(CommitStateUnknownError, match="has no offset in"):
         writing.write(1, [1])
-    assert writing.seen() == Counter([0])
+    assert not writing.seen()
 
 
 def test_columns_become_records_that_other_clients_read(
