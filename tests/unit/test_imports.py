@@ -84,7 +84,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "storage",
             "epoch",
         },
-        {"psycopg", "pyarrow"},
+        {"numpy", "psycopg", "pyarrow"},
     ),
     "testing": (
         {"errors", "locks", "process", "sinks", "spark", "threads", "transport"},

@@ -7,6 +7,7 @@ import difflib
 from penstock.errors import (
     ConfigurationError,
     CorruptStorageError,
+    FencedError,
     PeerUnavailableError,
     PenstockError,
     RemoteProtocolError,
@@ -139,4 +140,37 @@ class KafkaProtocolError(RemoteProtocolError):
             f"broker {self.broker} gave a wrong answer when asked to {self.task}: {self.reason}. "
             "Look at the broker's log, and check that the address is a Kafka broker's and that "
             "kafka.security.protocol is the one of its listener"
+        )
+
+
+class KafkaFencedError(FencedError):
+    """Another process has taken the transactional id, or the coordinator has ended a transaction
+    that was open for too long. Of that transaction nothing is committed."""
+
+    def __init__(self, transactional_id: str, task: str, reason: str, timeout_ms: int) -> None:
+        super().__init__(transactional_id, task, reason, timeout_ms)
+        self.transactional_id, self.task = transactional_id, task
+        self.reason, self.timeout_ms = reason, timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"could not {self.task}: {self.reason}. Another process has taken the transactional id "
+            f"{self.transactional_id!r}, or the transaction was open for longer than "
+            f"{self.timeout_ms} ms. Stop one of the two processes; or raise "
+            "kafka.transaction.timeout.ms"
+        )
+
+
+class RecordsTooLargeError(ConfigurationError):
+    """A topic does not take record batches of this size."""
+
+    def __init__(self, topic: str, size_bytes: int, reason: str) -> None:
+        super().__init__(topic, size_bytes, reason)
+        self.topic, self.size_bytes, self.reason = topic, size_bytes, reason
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} does not take {self.size_bytes} bytes at once: {self.reason}. "
+            "Raise max.message.bytes of the topic (and kafka.max.request.size), or make the rows "
+            "smaller"
         )

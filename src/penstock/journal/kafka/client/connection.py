@@ -34,6 +34,20 @@ HEADER_BYTES_MAX: Final = 64
 LIFETIME_USED: Final = 0.8
 """Of a login that the broker limits; then a new connection is opened."""
 UNSUPPORTED_VERSION: Final = 35
+PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TRANSACTION, COMMIT_OFFSETS = 0, 22, 24, 26, 28
+OFFSET_FETCH: Final = 9
+VERSIONS_MAX: Final = {
+    # What comes after these is transaction version 2, where the end of a transaction gives its
+    # producer another epoch, or two-phase commit (decision 035).
+    PRODUCE: 11,
+    INIT_PRODUCER_ID: 5,
+    ADD_PARTITIONS: 3,
+    END_TRANSACTION: 4,
+    COMMIT_OFFSETS: 4,
+    # The next one names topics by their ids.
+    OFFSET_FETCH: 9,
+}
+"""The newest versions that we use, where they are not the newest that the library knows."""
 _OPENING: Final = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
 
 
@@ -102,7 +116,8 @@ class Connection:
         if not self._versions:  # before the broker has said what it knows
             return min(int(kind.max_version), 3) if kind is ApiVersionsRequest else 0
         low, high = self._versions.get(int(kind.API_KEY), (0, -1))
-        version = min(int(kind.max_version), high)
+        known = VERSIONS_MAX.get(int(kind.API_KEY), int(kind.max_version))
+        version = min(known, high)
         if version < low:
             raise KafkaProtocolError(
                 self.broker, kind.name, "it does not know this request in a version that we know; "
