@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tests.simulation_shuffle.journals import Journal
 
 RETENTION_SECONDS: Final = 0.4
-_RETENTION: Final = Menu((2, "none"), (4, "consumed"), (1, "any"))
+RETENTION: Final = Menu((2, "none"), (4, "consumed"), (1, "any"))
 _DROPPED: Final = Menu((8, 0.0), (2, 0.5), (1, 1.0))
 """How much of what a journal has is dropped, whoever needs it."""
 _SUSPENDED: Final = Menu((20, False), (1, True))
 _GO: Final = Menu((3, False), (2, True))
 _GONE_AT: Final = Menu((4, None), (1, 0.5), (1, 1.0), (1, 1.6), (1, 2.0))
 _GONE_WHILE_DOWN: Final = seldom(100)
-_GOES: Final = evenly("is deleted", "is moved away", "is made anew")
+GOES: Final = evenly("is deleted", "is moved away", "is made anew")
 _TWICE: Final = 2
 """So often a journal may go."""
 _AWAY_SECONDS: Final = Menu((3, 0.3), (1, 0.02), (1, 0.12), (1, 0.8), (1, 2.5))
@@ -38,7 +38,7 @@ class Losses:
 
     def plan(self) -> None:
         world, setting = self._cluster.world, self._cluster.setting
-        self._kind = world.choices.choose("retention", _RETENTION)
+        self._kind = world.choices.choose("retention", setting.retention)
         world.post(RETENTION_SECONDS, self._retain)
         self._go = world.choices.choose("go", _GO)
         for name in setting.places * _TWICE if self._go else ():
@@ -101,7 +101,7 @@ class Losses:
         journal = self._cluster.setting.journals.by_name.get(name)
         if journal is None or journal.is_gone or world.choices.quiet:
             return
-        how = world.choices.choose("how they go", _GOES)
+        how = world.choices.choose("how they go", self._cluster.setting.goes)
         world.counts["journals deleted"] += how == "is deleted"
         world.counts["journals made anew"] += how == "is made anew"
         world.tell("world", f"{journal.known_as} {how}")
