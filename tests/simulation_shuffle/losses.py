@@ -22,7 +22,7 @@ _SUSPENDED: Final = Menu((20, False), (1, True))
 _GO: Final = Menu((3, False), (2, True))
 _GONE_AT: Final = Menu((4, None), (1, 0.5), (1, 1.0), (1, 1.6), (1, 2.0))
 _GONE_WHILE_DOWN: Final = seldom(100)
-GOES: Final = evenly("is deleted", "is moved away", "is made anew")
+_GOES: Final = evenly("is deleted", "is moved away", "is made anew")
 _TWICE: Final = 2
 """So often a journal may go."""
 _AWAY_SECONDS: Final = Menu((3, 0.3), (1, 0.02), (1, 0.12), (1, 0.8), (1, 2.5))
@@ -40,7 +40,7 @@ class Losses:
         world, setting = self._cluster.world, self._cluster.setting
         self._kind = world.choices.choose("retention", setting.retention)
         world.post(RETENTION_SECONDS, self._retain)
-        self._go = world.choices.choose("go", _GO)
+        self._go = setting.journals_go and world.choices.choose("go", _GO)
         for name in setting.places * _TWICE if self._go else ():
             at = world.choices.choose(f"{name} goes", _GONE_AT)
             if at is not None:
@@ -101,7 +101,7 @@ class Losses:
         journal = self._cluster.setting.journals.by_name.get(name)
         if journal is None or journal.is_gone or world.choices.quiet:
             return
-        how = world.choices.choose("how they go", self._cluster.setting.goes)
+        how = world.choices.choose("how they go", _GOES)
         world.counts["journals deleted"] += how == "is deleted"
         world.counts["journals made anew"] += how == "is made anew"
         world.tell("world", f"{journal.known_as} {how}")
