@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import penstock as ps
 from penstock.spark.session import STREAMING, local_session
 from tests.chaos.world import ORDERS, QUERIES, TABLE, TOTALS
+from tests.java_archive import brief_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +32,6 @@ LOOK_SECONDS = 0.2
 FAILURES_MAX = 10
 """Of a query at the end, when nothing is killed any more."""
 COMPLAINT_CHARACTERS = 3_000
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Driver:
@@ -147,8 +147,8 @@ def start_spark(master: str) -> SparkSession:
     conf: dict[str, Any] = {
         **STREAMING,
         "spark.master": master,
-        "spark.driver.extraJavaOptions": QUICK_JAVA,
-        "spark.executor.extraJavaOptions": QUICK_JAVA,
+        "spark.driver.extraJavaOptions": brief_java(),
+        "spark.executor.extraJavaOptions": brief_java(),
         "spark.executor.memory": "512m",
         "spark.executor.cores": 4,
         "spark.cores.max": 8,
