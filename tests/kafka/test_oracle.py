@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 PLAIN = -1
+DELIVERED: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("batch", pa.int64()),
+    pa.field("value", pa.binary()),
+]
 
 
 class Logs:
@@ -90,15 +97,7 @@ def delivered(*batches: str) -> pa.Table:
             for number, batch in enumerate(batches)
             for name in batch.split()
         ],
-        pa.schema(
-            [
-                pa.field("topic", pa.string()),
-                pa.field("partition", pa.int32()),
-                pa.field("offset", pa.int64()),
-                pa.field("batch", pa.int64()),
-                pa.field("value", pa.binary()),
-            ]
-        ),
+        pa.schema(DELIVERED),
     )
 
 

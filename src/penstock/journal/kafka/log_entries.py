@@ -45,6 +45,8 @@ class KafkaTransactionLog(TransactionLog):
         self._next: dict[int, int] = {}
         """By partition of the log, where it goes on; empty before it was read."""
         self._first: list[_Told] | None = None
+        self._producer_ids: dict[str, int] = {}
+        """By transactional id, the last that it had."""
 
     def check(self, deadline: Deadline) -> None:
         """Raises if the log may not be read."""
@@ -89,8 +91,15 @@ class KafkaTransactionLog(TransactionLog):
         return found
 
     def _told(self, entry: Entry | Tombstone) -> Iterator[LogEntry]:
+        known = self._producer_ids.pop(entry.transactional_id, None)
+        producer_id = entry.producer_id if isinstance(entry, Entry) else None
+        if known is not None and known != producer_id:
+            # An id expires, or gets another producer id, when its last transaction is over.
+            # Compaction may have taken the entry that said so.
+            yield Idle(transactional(known), entry.offset)
         if not isinstance(entry, Entry):
-            return  # its last transaction was over long ago
+            return
+        self._producer_ids[entry.transactional_id] = entry.producer_id
         is_commit = _DECISIONS.get(entry.status)
         if is_commit is None:
             yield Idle(transactional(entry.producer_id), entry.offset)
