@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 
 from tests.simulation.seeds import fresh_seed
+from tests.simulation_shuffle import kafka_run
 from tests.simulation_shuffle.run import run
 from tests.simulation_shuffle.shrink import shrink
 
@@ -19,7 +20,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one only")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
     parser.add_argument("--shrink", action="store_true", help="tell the smallest story that fails")
+    parser.add_argument("--kafka", action="store_true", help="over a Kafka")
     options = parser.parse_args()
+    play = kafka_run.run if options.kafka else run
     first = fresh_seed() if options.fresh else options.first
     seeds = range(first, first + options.seeds)
     if options.seed is not None:
@@ -27,16 +30,16 @@ def main() -> int:
     counts: Counter[str] = Counter()
     failed = 0
     for seed in seeds:
-        result = run(seed, tracing=options.trace)
+        result = play(seed, tracing=options.trace)
         counts += result.counts
         _print(*result.trace)
         if result.violation is not None:
             failed += 1
             _print(f"seed {seed}: {result.violation}")
             if options.shrink:
-                script, runs = shrink(result)
+                script, runs = shrink(result, play=play)
                 _print(f"{len(result.script)} choices, {len(script)} of them needed ({runs} runs):")
-                _print(*run(script=script, tracing=True).trace, repr(script))
+                _print(*play(script=script, tracing=True).trace, repr(script))
     _print(*(f"{count:8}  {what}" for what, count in sorted(counts.items())))
     _print(f"{len(seeds)} seeds from {seeds.start} on, {failed} failed")
     return 1 if failed else 0

@@ -258,7 +258,9 @@ class Cluster:
             restored=restored is not None,
             has_log=log is not None,
         )
-        self._log_reader = log and PlayedLogReader(self.process, setting, log, self._hear_log)
+        self._log_reader = (
+            None if log is None else PlayedLogReader(self.process, setting, log, self._hear_log)
+        )
         self.leader = Leader(self, resume)
         self._lines = {
             member: Line(self.process, f"session to {member}") for member in setting.members

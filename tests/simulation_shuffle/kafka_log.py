@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.journal.kafka.deadline import Deadline
@@ -24,14 +23,14 @@ class PlayedLog:
         }
         self.ends: dict[int, int] = dict.fromkeys(range(LOG_PARTITIONS), 0)
 
-    def write(
+    def write(  # noqa: PLR0917 - fields of an entry
         self,
         name: str,
         producer_id: int,
         epoch: int,
         status: Status | None,
         partitions: tuple[tuple[str, int], ...] = (),
-        **more: int,
+        previous_producer_id: int | None = None,
     ) -> None:
         """No status: the coordinator forgets the id."""
         number = sum(name.encode()) % LOG_PARTITIONS
@@ -40,9 +39,18 @@ class PlayedLog:
         self._kept[number].append(
             Tombstone(number, offset, name)
             if status is None
-            else replace(
-                Entry(number, offset, name, producer_id, epoch, status, partitions, 0, 0, None),
-                **more,
+            else Entry(
+                number,
+                offset,
+                name,
+                producer_id,
+                epoch,
+                status,
+                partitions,
+                timeout_ms=0,
+                updated_ms=0,
+                started_ms=None,
+                previous_producer_id=previous_producer_id,
             )
         )
 

@@ -42,7 +42,6 @@ _GAPS: Final = Menu((6, 0), (1, 1), (1, 5))
 _SKEWS: Final = Menu((4, 0.0), (1, -0.4), (1, 0.15))
 _VERSIONS: Final = evenly(1, 2)
 _WITHOUT_ROWS: Final = seldom(60)
-_MARKED_AGAIN: Final = seldom(100)
 _ORDERS: Final = evenly(0, 1, 2)
 
 
@@ -116,10 +115,10 @@ class KafkaProducer:
         self._producer_id, self._epoch = self._world.counts["producers"], 0
         self._log(Status.EMPTY)
 
-    def _log(self, status: Status | None, **more: int) -> None:
+    def _log(self, status: Status | None, previous_producer_id: int | None = None) -> None:
         partitions = () if status is None else tuple(map(topic_of, self._reached))
         self._topics.log.write(
-            self.name, self._producer_id, self._epoch, status, partitions, **more
+            self.name, self._producer_id, self._epoch, status, partitions, previous_producer_id
         )
         self._world.tell(self.name, f"{self._producer_id}/{self._epoch} logs {status!r}")
 

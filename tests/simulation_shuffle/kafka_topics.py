@@ -113,7 +113,8 @@ class Topics(Journals):
         return journal, offset
 
     def transaction_log(self) -> TransactionLog:
-        found = KafkaTransactionLog(PlayedTail(self.log, self.interrupt), _journals_of, self._heads)
+        tail: Any = PlayedTail(self.log, lambda: self.interrupt())  # noqa: PLW0108 - it is set later
+        found = KafkaTransactionLog(tail, _journals_of, self._heads)
         found.check(NOW)
         return found
 

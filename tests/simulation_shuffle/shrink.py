@@ -9,6 +9,8 @@ from tests.simulation.shrinking import smallest
 from tests.simulation_shuffle.run import Result, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.simulation.choices import Script
     from tests.simulation_shuffle.cluster import Parts
 
@@ -17,13 +19,16 @@ RUNS_MAX: Final = 600
 
 
 def shrink(
-    result: Result, parts: Parts | None = None, runs_max: int = RUNS_MAX
+    result: Result,
+    parts: Parts | None = None,
+    runs_max: int = RUNS_MAX,
+    play: Callable[..., Result] = run,
 ) -> tuple[Script, int]:
     """The script of the smallest run found that breaks the same rule, and how many runs it took."""
     kind = kind_of(result.violation)
 
     def failing(script: Script) -> Script | None:
-        tried = run(script=script, parts=parts)
+        tried = play(script=script, parts=parts)
         return tried.script if kind_of(tried.violation) == kind else None
 
     return smallest(result.script, failing, runs_max)

@@ -50,6 +50,7 @@ class KafkaTransactionLog(TransactionLog):
         self._named: dict[int, NamedProducer] = {}
         """By producer: the newest one of each transactional id."""
         self._producers: dict[str, int] = {}
+        """By transactional id, the last that it had."""
 
     def check(self, deadline: Deadline) -> None:
         """Raises if the log may not be read."""
@@ -104,14 +105,20 @@ class KafkaTransactionLog(TransactionLog):
                 # Of each id the last entry is still there: it comes with the others.
                 found.append((entry, Missed()))
             self._next[entry.log_partition] = entry.offset + 1
-            self._note_name(entry)
             found += [(entry, told) for told in self._told(entry)]
+            self._note_name(entry)
         self._next |= tail.ends
         return found
 
     def _told(self, entry: Entry | Tombstone) -> Iterator[LogEntry]:
+        known = self._producers.get(entry.transactional_id)
+        producer = transactional(entry.producer_id) if isinstance(entry, Entry) else None
+        if known is not None and known != producer:
+            # An id expires, or gets another producer id, when its last transaction is over.
+            # Compaction may have taken the entry that said so.
+            yield Idle(known, entry.offset)
         if not isinstance(entry, Entry):
-            return  # its last transaction was over long ago
+            return
         is_commit = _DECISIONS.get(entry.status)
         if is_commit is None:
             yield Idle(transactional(entry.producer_id), entry.offset)

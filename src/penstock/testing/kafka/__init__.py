@@ -3,7 +3,7 @@
 Read in this order: jars.py (what is fetched, and where it is kept), settings.py (what a node is
 told), machine.py (a Java that ends with us), archive.py (why it starts soon), node.py (one broker),
 proxy.py (the way between brokers), security.py (TLS and SASL), cluster.py (all of them), topics.py,
-java_client.py.
+java_client.py, raw.py (a dump of what is stored), oracle.py (what a reader has to deliver of it).
 """
 
 from __future__ import annotations

@@ -84,33 +84,31 @@ _VALUES: Final = {
 }
 """Kafka's TransactionLogValue, by its version."""
 _REACHED: Final = pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
-RECORDS: Final = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("producer_id", pa.int64()),
-        pa.field("producer_epoch", pa.int32()),
-        pa.field("is_transactional", pa.bool_()),
-        pa.field("is_control", pa.bool_()),
-        pa.field("control_type", pa.string()),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("timestamp", pa.int64()),
-    ]
-)
-ENTRIES: Final = pa.schema(
-    [
-        pa.field("log_partition", pa.int32()),
-        pa.field("log_offset", pa.int64()),
-        pa.field("transactional_id", pa.string()),
-        pa.field("producer_id", pa.int64()),
-        pa.field("producer_epoch", pa.int32()),
-        pa.field("status", pa.string()),
-        pa.field("partitions", pa.list_(_REACHED)),
-        pa.field("updated_ms", pa.int64()),
-    ]
-)
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("producer_id", pa.int64()),
+    pa.field("producer_epoch", pa.int32()),
+    pa.field("is_transactional", pa.bool_()),
+    pa.field("is_control", pa.bool_()),
+    pa.field("control_type", pa.string()),
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("timestamp", pa.int64()),
+]
+RECORDS: Final = pa.schema(_FIELDS)
+_ENTRY_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("log_partition", pa.int32()),
+    pa.field("log_offset", pa.int64()),
+    pa.field("transactional_id", pa.string()),
+    pa.field("producer_id", pa.int64()),
+    pa.field("producer_epoch", pa.int32()),
+    pa.field("status", pa.string()),
+    pa.field("partitions", pa.list_(_REACHED)),
+    pa.field("updated_ms", pa.int64()),
+]
+ENTRIES: Final = pa.schema(_ENTRY_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
