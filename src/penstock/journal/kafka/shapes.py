@@ -58,7 +58,11 @@ class Shape(abc.ABC):
     ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64] | None]]:
         """All columns of the documents of each, in memory of their own."""
         for partition, decoded in parts.items():
-            yield self.documents(partition, decoded, None)
+            batch, kept = self.documents(partition, decoded, None)
+            if len(parts) > 1 and batch.num_rows < LARGE_ROWS:
+                # A slice of columns that many small parts share would hold all of these.
+                batch = batch.take(np.arange(batch.num_rows))
+            yield batch, kept
 
 
 class RawShape(Shape):

@@ -73,6 +73,8 @@ TOGETHER_BYTES_MAX: Final = 8 << 20
 """Of a request for many partitions, packed."""
 BATCH_BYTES_GUESSED: Final = 64 << 10
 """Producers' batches are rarely larger, before one was seen."""
+BATCH_MARGIN: Final = 1.25
+"""The next batch may be a little larger than any that was seen."""
 FETCH_BYTES_MIN: Final = 16 << 10
 """A producer's usual batch. Brokers give a whole batch, however little they are asked for."""
 
@@ -230,26 +232,37 @@ class KafkaStore(ReadableStore):
     def read_together(self, wanted: Mapping[str, tuple[int, int]]) -> dict[str, NextRows]:
         found: dict[str, NextRows] = {}
         for collection in {parse_journal_name(journal)[0] for journal in wanted}:
-            partitions = {
-                partition_of(journal): journal
-                for journal in wanted
-                if parse_journal_name(journal)[0] == collection
-            }
-            names = tuple(sorted({partition.topic for partition in partitions}))
-            topics = self._known(names)
-            wants = {
-                partition: replace(
-                    self._want(partition, wanted[journal][0], topics[partition.topic].id),
-                    bytes_max=self._together_bytes(partition, wanted[journal][1]),
-                )
-                for partition, journal in partitions.items()
-                if partition.topic in topics
-            }
-            for some in _within(wants, self._settings.fetch_bytes_max):
-                bytes_max = {one: wanted[partitions[one]][1] for one in some}
-                for partition, rows in self._next_rows(collection, some, bytes_max, topics):
-                    found[partitions[partition]] = rows
+            known = dict(self._batch_bytes)
+            found |= self._read_of(collection, wanted)
+            if known != self._batch_bytes:  # batches are larger: now they fit
+                rest = {name: wanted[name] for name in wanted.keys() - found.keys()}
+                found |= self._read_of(collection, rest)
         return found
+
+    def _read_of(
+        self, collection: str, wanted: Mapping[str, tuple[int, int]]
+    ) -> dict[str, NextRows]:
+        partitions = {
+            partition_of(journal): journal
+            for journal in wanted
+            if parse_journal_name(journal)[0] == collection
+        }
+        topics = self._known(tuple(sorted({partition.topic for partition in partitions})))
+        wants = {
+            partition: replace(
+                self._want(partition, wanted[journal][0], topics[partition.topic].id),
+                bytes_max=self._together_bytes(partition, wanted[journal][1]),
+            )
+            for partition, journal in partitions.items()
+            if partition.topic in topics
+        }
+        return {
+            partitions[partition]: rows
+            for some in _within(wants, self._settings.fetch_bytes_max)
+            for partition, rows in self._next_rows(
+                collection, some, {one: wanted[partitions[one]][1] for one in some}, topics
+            )
+        }
 
     def _next_rows(
         self,
@@ -301,7 +314,8 @@ class KafkaStore(ReadableStore):
         """Of the partitions of a request, only the first gets a batch that is larger than what was
         asked for."""
         packed = self._packed_bytes(documents_bytes) or 0
-        batch = self._batch_bytes.get(partition.topic, BATCH_BYTES_GUESSED)
+        seen = self._batch_bytes.get(partition.topic)
+        batch = BATCH_BYTES_GUESSED if seen is None else int(BATCH_MARGIN * seen)
         return min(max(packed, batch), self._settings.partition_bytes_max)
 
     def _packed_bytes(self, documents_bytes: int | None) -> int | None:
