@@ -179,6 +179,15 @@ class Silence:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class NextRows:
+    """What comes next in a journal."""
+
+    batch: JournalBatch | None
+    """None: nothing yet."""
+    probe: Probe
+
+
 class ReadableStore(abc.ABC):
     """Collections and their journals, as readers see them. Nothing here is changed by reading."""
 
@@ -198,6 +207,8 @@ class ReadableStore(abc.ABC):
     """A reader fails if rows are gone that it had not read. Else it logs that, and goes on."""
     by_offset: bool = False
     """A row's identity is its offset (`offset_identity.py`): reads tell how far they have come."""
+    reads_together: bool = False
+    """`read_together` costs less than to read one journal after another."""
 
     # Collections
 
@@ -239,6 +250,15 @@ class ReadableStore(abc.ABC):
 
         Whoever takes about `fetch_bytes` of documents at a time says so: a store that gets rows
         over a network does not ask for many more, which it would decode in vain."""
+
+    def read_together(
+        self,
+        wanted: Mapping[str, tuple[int, int]],  # noqa: ARG002
+    ) -> dict[str, NextRows]:
+        """The next rows of many journals at once: of each from an offset on, about so many bytes
+        of documents, in memory of their own. Journals that have more to tell than rows are left
+        out: `read` tells it."""
+        return {}
 
     @abc.abstractmethod
     def wait(self, journal: str, beyond: int, timeout_s: float) -> int:

@@ -19,7 +19,7 @@ from penstock.journal.kafka.client.offsets import (
     offsets_for_times,
 )
 from penstock.journal.kafka.reading import moved
-from penstock.journal.kafka.records.columns import decode
+from penstock.journal.kafka.records.columns import Bytes, decode, decode_all
 from penstock.journal.kafka.transaction_tail import TransactionTail
 
 if TYPE_CHECKING:
@@ -122,6 +122,39 @@ class KafkaLog:
             # Compaction took everything up to the end away.
             behind = replace(want, offset=fetched.high_watermark)
         return Read(decoded, behind, fetched.log_start, fetched.high_watermark)
+
+    def read_all(
+        self,
+        wants: Mapping[Partition, Want],
+        bytes_max: Mapping[Partition, int],
+        deadline: Deadline,
+        *,
+        with_headers: bool = False,
+    ) -> dict[Partition, Read]:
+        """As `read`, of many partitions at once, each up to about so many bytes of keys and values.
+        Left out are those that have something to say beside rows, and those whose next batch is
+        larger than the fetch: `read` tells."""
+        result = fetch(self._reading, wants, deadline, wait_ms=0)
+        came = {
+            partition: fetched
+            for partition, fetched in result.found.items()
+            if fetched.records or fetched.high_watermark == wants[partition].offset
+        }
+        asked = [
+            Bytes(partition, fetched.records, wants[partition].offset, bytes_max[partition])
+            for partition, fetched in came.items()
+        ]
+        found = {}
+        for (partition, fetched), decoded in zip(
+            came.items(), decode_all(asked, with_headers=with_headers), strict=True
+        ):
+            behind = wants[partition]
+            if len(decoded.batches):
+                behind = moved(behind, decoded)
+            elif fetched.records:
+                continue  # a part of a batch
+            found[partition] = Read(decoded, behind, fetched.log_start, fetched.high_watermark)
+        return found
 
     def open_transactions(
         self, partitions: Iterable[Partition], deadline: Deadline

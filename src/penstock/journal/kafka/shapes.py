@@ -24,7 +24,7 @@ from penstock.journal.kafka.rows import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection as Names
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -37,6 +37,8 @@ KEY: Final = "key"
 REFERENCED: Final = "referenced"
 """Beside the options of values: the schemas that a registered one refers to, as JSON."""
 DEAD_LETTERS_VIEW: Final = "dead_letters"
+LARGE_ROWS: Final = 4_096
+"""From here on a parser's call costs little beside its rows, and copying them apart more."""
 
 
 class Shape(abc.ABC):
@@ -50,6 +52,17 @@ class Shape(abc.ABC):
     ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
         """The documents of rows that were read, of these columns; and which rows they are, unless
         there is one for each."""
+
+    def documents_of_all(
+        self, parts: Mapping[Partition, Decoded]
+    ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64] | None]]:
+        """All columns of the documents of each, in memory of their own."""
+        for partition, decoded in parts.items():
+            batch, kept = self.documents(partition, decoded, None)
+            if len(parts) > 1 and batch.num_rows < LARGE_ROWS:
+                # A slice of columns that many small parts share would hold all of these.
+                batch = batch.take(np.arange(batch.num_rows))
+            yield batch, kept
 
 
 class RawShape(Shape):
@@ -106,6 +119,31 @@ class FormatShape(_OfValues):
         if columns is not None:
             batch = batch.select([name for name in self.schema.names if name in columns])
         return batch, kept
+
+    def documents_of_all(
+        self, parts: Mapping[Partition, Decoded]
+    ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64] | None]]:
+        """Small parts are decoded together: a call of a parser costs as much as a hundred rows."""
+        counts = [decoded.rows.num_rows for decoded in parts.values()]
+        if sum(counts) >= LARGE_ROWS * len(counts):
+            yield from super().documents_of_all(parts)
+            return
+        rows = pa.concat_tables([decoded.rows for decoded in parts.values()])
+        values: Any = whole_column(rows, "value")
+        found = self._format.decode(values)
+        if found.failed:  # whose they are is told apart there
+            yield from super().documents_of_all(parts)
+            return
+        keys = whole_column(rows, "key")
+        names = found.batch.schema.names
+        arrays = [
+            keys if name not in names else found.batch.column(name) for name in self.schema.names
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        begin = 0
+        for count in counts:
+            yield batch.take(np.arange(begin, begin + count)), None
+            begin += count
 
 
 class DeadLetterShape(_OfValues):

@@ -9,6 +9,7 @@ name. Which commits belong together says the transaction log.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from dataclasses import replace
@@ -45,7 +46,7 @@ from penstock.journal.names import (
     journal_name,
     parse_journal_name,
 )
-from penstock.journal.store import Journal, Probe, Range, ReadableStore, States
+from penstock.journal.store import Journal, NextRows, Probe, Range, ReadableStore, States
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.journal.kafka.aborting import OpenInPartitions
     from penstock.journal.kafka.client.cluster import Topic
     from penstock.journal.kafka.edges import Edge
+    from penstock.journal.kafka.log import Read
     from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
 
@@ -65,8 +67,15 @@ KNOWN_SECONDS: Final = 0.5
 """So long what was heard of topics is believed. Who reads one finds out by itself that it is gone.
 """
 WAIT_SECONDS: Final = 0.02
+PARTITIONS_REMEMBERED_MAX: Final = 1 << 16
 PACKED_AT_MOST: Final = 3
 """Text packs by two to four. A broker that is asked for more than a reader takes gives it again."""
+TOGETHER_BYTES_MAX: Final = 8 << 20
+"""Of a request for many partitions, packed."""
+BATCH_BYTES_GUESSED: Final = 64 << 10
+"""Producers' batches are rarely larger, before one was seen."""
+BATCH_MARGIN: Final = 1.25
+"""The next batch may be a little larger than any that was seen."""
 FETCH_BYTES_MIN: Final = 16 << 10
 """A producer's usual batch. Brokers give a whole batch, however little they are asked for."""
 
@@ -77,6 +86,7 @@ class KafkaStore(ReadableStore):
     is_timed = True
     by_offset = True
     own_key = "key"
+    reads_together = True
 
     def __init__(self, address: KafkaAddress) -> None:
         self._given = address
@@ -87,6 +97,8 @@ class KafkaStore(ReadableStore):
         self._behind: dict[Partition, Want] = {}
         """Where the last read of each partition ended: the next one goes on there, and finds out if
         the rows before it were taken back meanwhile."""
+        self._batch_bytes: dict[str, int] = {}
+        """By topic, the largest record batch that was seen, as it is stored."""
         self._topics: dict[tuple[str, ...] | None, tuple[float, dict[str, Topic]]] = {}
         self._shapes: dict[str, Shape] = {}
         self.is_whole: bool | None = None
@@ -207,15 +219,11 @@ class KafkaStore(ReadableStore):
                 want = self._behind[partition] = replace(want, read_epoch=NO_EPOCH)
                 continue
             decoded, behind = found.decoded, found.behind
-            self._behind[partition] = behind
+            self._note(partition, found)
             if behind.offset == want.offset:
                 return
             documents, kept = shape.documents(partition, decoded, columns)
-            probe = Probe(
-                max(found.log_start, self._start(partition)),
-                found.high_watermark,
-                identity=_identity(topic),
-            )
+            probe = self._probe_with(partition, topic, found)
             batch = journal_batch(
                 journal, partition, decoded, behind.offset, documents, kept=kept, probe=probe
             )
@@ -224,6 +232,95 @@ class KafkaStore(ReadableStore):
                 batch = replace(batch, next_offset=end)
             want = behind
             yield batch
+
+    def read_together(self, wanted: Mapping[str, tuple[int, int]]) -> dict[str, NextRows]:
+        found: dict[str, NextRows] = {}
+        for collection in {parse_journal_name(journal)[0] for journal in wanted}:
+            known = dict(self._batch_bytes)
+            found |= self._read_of(collection, wanted)
+            if known != self._batch_bytes:  # batches are larger: now they fit
+                rest = {name: wanted[name] for name in wanted.keys() - found.keys()}
+                found |= self._read_of(collection, rest)
+        return found
+
+    def _read_of(
+        self, collection: str, wanted: Mapping[str, tuple[int, int]]
+    ) -> dict[str, NextRows]:
+        partitions = {
+            partition_of(journal): journal
+            for journal in wanted
+            if parse_journal_name(journal)[0] == collection
+        }
+        topics = self._known(tuple(sorted({partition.topic for partition in partitions})))
+        wants = {
+            partition: replace(
+                self._want(partition, wanted[journal][0], topics[partition.topic].id),
+                bytes_max=self._together_bytes(partition, wanted[journal][1]),
+            )
+            for partition, journal in partitions.items()
+            if partition.topic in topics
+        }
+        return {
+            partitions[partition]: rows
+            for some in _within(wants, self._settings.fetch_bytes_max)
+            for partition, rows in self._next_rows(
+                collection, some, {one: wanted[partitions[one]][1] for one in some}, topics
+            )
+        }
+
+    def _next_rows(
+        self,
+        collection: str,
+        wants: Mapping[Partition, Want],
+        bytes_max: Mapping[Partition, int],
+        topics: Mapping[str, Topic],
+    ) -> Iterator[tuple[Partition, NextRows]]:
+        shape = self._shape(collection)
+        reads = self._log.read_all(
+            wants, bytes_max, self._deadline(), with_headers=shape.with_headers
+        )
+        moved = {
+            partition: read.decoded
+            for partition, read in reads.items()
+            if read.behind.offset > wants[partition].offset
+        }
+        documents = dict(zip(moved, shape.documents_of_all(moved), strict=True))
+        for partition, read in reads.items():
+            self._note(partition, read)
+            probe = self._probe_with(partition, topics[partition.topic], read)
+            if partition not in moved:
+                yield partition, NextRows(None, probe)
+                continue
+            journal = journal_name(collection, PARTITION_BY, (partition.topic, partition.number))
+            rows, kept = documents[partition]
+            batch = journal_batch(
+                journal, partition, read.decoded, read.behind.offset, rows, kept=kept, probe=probe
+            )
+            yield (
+                partition,
+                NextRows(batch.within(wants[partition].offset, read.behind.offset), probe),
+            )
+
+    def _note(self, partition: Partition, read: Read) -> None:
+        self._behind[partition] = read.behind
+        if read.decoded.batch_bytes_max > self._batch_bytes.get(partition.topic, 0):
+            self._batch_bytes[partition.topic] = read.decoded.batch_bytes_max
+
+    def _probe_with(self, partition: Partition, topic: Topic, read: Read) -> Probe:
+        """What the partition held when this was read."""
+        return Probe(
+            max(read.log_start, self._start(partition)),
+            read.high_watermark,
+            identity=_identity(topic),
+        )
+
+    def _together_bytes(self, partition: Partition, documents_bytes: int) -> int:
+        """Of the partitions of a request, only the first gets a batch that is larger than what was
+        asked for."""
+        packed = self._packed_bytes(documents_bytes) or 0
+        seen = self._batch_bytes.get(partition.topic)
+        batch = BATCH_BYTES_GUESSED if seen is None else int(BATCH_MARGIN * seen)
+        return min(max(packed, batch), self._settings.partition_bytes_max)
 
     def _packed_bytes(self, documents_bytes: int | None) -> int | None:
         """What to ask a broker for, to get about so many bytes of documents. None: as the settings
@@ -378,6 +475,22 @@ class KafkaStore(ReadableStore):
         return Deadline.after(PATIENCE_SECONDS)
 
 
+def _within(wants: dict[Partition, Want], bytes_max: int) -> Iterator[dict[Partition, Want]]:
+    """Requests that no answer is too large for."""
+    some: dict[Partition, Want] = {}
+    left = room = min(bytes_max, TOGETHER_BYTES_MAX)
+    for partition, want in wants.items():
+        size = want.bytes_max or 0
+        if some and size > left:
+            yield some
+            some, left = {}, room
+        some[partition] = want
+        left -= size
+    if some:
+        yield some
+
+
+@functools.lru_cache(PARTITIONS_REMEMBERED_MAX)
 def partition_of(journal: str) -> Partition:
     _, labels = parse_journal_name(journal)
     try:

@@ -204,10 +204,11 @@ class SliceActor:
         return min(WAKE_SECONDS, max(0.001, seconds + nanoseconds / 1e9 - time.time()))
 
     def _obey(self, effects: list[SliceEffect]) -> None:
+        wishes: list[Probe | Fetch | Replay] = []
         for effect in effects:
             match effect:
                 case Probe() | Fetch() | Replay():
-                    self._fetcher.submit(effect)
+                    wishes.append(effect)
                 case SendReads():
                     self._send_all(VnodeData(READS_STAGE, 0, effect.batch))
                 case SendParcel():
@@ -228,6 +229,7 @@ class SliceActor:
                     self._sleep_until = effect.until
                 case _:
                     assert_never(effect)
+        self._fetcher.submit(*wishes)
 
     def _tell_of_read(self, effect: TellMissing | TellEnded | TellSpansLeft) -> None:
         key = (self._member, self.lane)

@@ -14,13 +14,14 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from penstock.errors import CorruptStorageError, LocalProtocolError
+from penstock.errors import CorruptStorageError, LocalProtocolError, PenstockError
 from penstock.journal.errors import (
     OffsetDroppedError,
     RowsTakenBackError,
     UnknownJournalError,
 )
 from penstock.journal.names import shown
+from penstock.journal.store import NextRows
 from penstock.shuffle.slice.events import (
     Fetch,
     Fetched,
@@ -61,6 +62,10 @@ REPLAY_BYTES: Final = 4 * 1024 * 1024
 GOING_ON_MAX: Final = 8
 """Readers that are kept between fetches, each with a file, and up to a frame (4 MiB) of rows that
 were more than was asked for."""
+TOGETHER_BYTES: Final = 2 * 1024 * 1024
+TOGETHER_READS_MAX: Final = 64
+"""Of what is fetched by one call, where a store reads many journals together: more costs less, and
+is there later."""
 RESTS_BYTES_MAX: Final = 16 * 1024 * 1024
 """What is kept of such rows where more journals are read in turn than readers are kept. What does
 not fit is read again. To let older rows go for it would let all of them go before their turn."""
@@ -86,6 +91,8 @@ class Fetcher:
         self._rests: dict[int, tuple[int, JournalBatch, int]] = {}
         """By read, what a reader that is gone had read from this offset on, and its bytes."""
         self._rests_bytes = 0
+        self._fetched: set[int] = set()
+        """The reads among which what is kept of such rows is divided."""
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[float, Fetch]] = {}
         """By read, from when on it is looked for more, and what is wished for."""
@@ -97,8 +104,20 @@ class Fetcher:
         self._looks = supervised(f"{name} looks", self._look, fail=fail, until=self._closing.is_set)
         self._looks.start()
 
-    def submit(self, wish: Probe | Fetch | Replay) -> None:
-        self._pool.submit(self._do, wish)
+    def submit(self, *wishes: Probe | Fetch | Replay) -> None:
+        """Those that are submitted together may be read together."""
+        if not self._store.reads_together:
+            for wish in wishes:
+                self._pool.submit(self._do, wish)
+            return
+        probes = [wish for wish in wishes if isinstance(wish, Probe)]
+        if probes:
+            self._pool.submit(self._probe_together, probes)
+        for group in _groups([wish for wish in wishes if isinstance(wish, Fetch)]):
+            self._pool.submit(self._fetch_together, group)
+        for wish in wishes:
+            if isinstance(wish, Replay):
+                self._pool.submit(self._do, wish)
 
     def _do(self, wish: Probe | Fetch | Replay) -> None:
         try:
@@ -147,6 +166,17 @@ class Fetcher:
             self._vanished(wish)
         else:
             self._deliver(Probed(wish.read, probe.first_kept, probe.write_head, states))
+
+    def _probe_together(self, wishes: list[Probe]) -> None:
+        """Those that have more to tell than where they begin and end are probed by themselves."""
+        found = self._store.probes({wish.journal for wish in wishes})
+        for wish in wishes:
+            probe = found.get(wish.journal)
+            if probe is None or probe.identity != wish.identity or probe.first_kept > wish.offset:
+                self._do(wish)
+            else:
+                self._found(wish, probe)
+                self._deliver(Probed(wish.read, probe.first_kept, probe.write_head, {}))
 
     def _found(self, wish: Probe | Fetch | Replay, known: Found | None = None) -> Found:
         """What the journal holds. To who reads it, one that has its name now is not it."""
@@ -199,14 +229,74 @@ class Fetcher:
             batches.close()
             self._vanished(wish)
             return
-        if not found:
-            if not self._is_short(wish, head):
-                with self._lock:
-                    self._waiting[wish.read] = time.monotonic() + GATHER_SECONDS, wish
-            return
         if last is not None and is_more:
             self._keep(wish.read, (last.next_offset, rest, batches))
-        self._deliver(Fetched(wish.read, tuple(found), head))
+        self._tell(wish, found, head)
+
+    def _tell(self, wish: Fetch, found: list[JournalBatch], head: int) -> None:
+        if found:
+            self._deliver(Fetched(wish.read, tuple(found), head))
+        elif not self._is_short(wish, head):
+            with self._lock:
+                self._waiting[wish.read] = time.monotonic() + GATHER_SECONDS, wish
+
+    def _fetch_together(self, wishes: list[Fetch]) -> None:
+        """What an earlier fetch left goes first. Whatever is not plain rows is found out, and told,
+        by a fetch of its own."""
+        self._fetched.update(wish.read for wish in wishes)
+        spare = RESTS_BYTES_MAX // len(self._fetched)
+        wanted: dict[str, tuple[int, int]] = {}
+        asking: dict[str, tuple[Fetch, JournalBatch | None]] = {}
+        for wish in wishes:
+            rest = self._rest_at(wish)
+            left = wish.bytes_max - (0 if rest is None else _bytes_of(rest))
+            if rest is not None and rest.probe is not None and left <= wish.bytes_max // 2:
+                self._settle(wish, rest, NextRows(None, rest.probe))
+            elif wish.journal in asking:
+                self._fetch_alone(wish, rest)
+            else:
+                begin = wish.offset if rest is None else rest.next_offset
+                wanted[wish.journal] = begin, left + spare
+                asking[wish.journal] = wish, rest
+        try:
+            found = self._store.read_together(wanted) if wanted else {}
+        except PenstockError:
+            found = {}
+        for journal, (wish, rest) in asking.items():
+            if journal in found:
+                self._settle(wish, rest, found[journal])
+            else:
+                self._fetch_alone(wish, rest)
+
+    def _settle(self, wish: Fetch, rest: JournalBatch | None, more: NextRows) -> None:
+        try:
+            head = self._found(wish, more.probe).write_head
+        except UnknownJournalError:
+            self._vanished(wish)
+            return
+        batches = [] if more.batch is None else [more.batch]
+        found, rest, _ = _some(rest, iter(batches), wish.bytes_max)
+        if rest is not None:
+            with self._lock:
+                self._keep_rest(wish.read, found[-1].next_offset, rest)
+        self._tell(wish, found, head)
+
+    def _fetch_alone(self, wish: Fetch, rest: JournalBatch | None) -> None:
+        if rest is not None:
+            with self._lock:
+                self._keep_rest(wish.read, wish.offset, rest)
+        self._do(wish)
+
+    def _rest_at(self, wish: Fetch) -> JournalBatch | None:
+        """What was read beyond the last fetch, from the offset on."""
+        with self._lock:
+            kept = self._going_on.pop(wish.read, None)
+        if kept is not None:
+            offset, rest, batches = kept
+            batches.close()
+        else:
+            offset, rest = self._take_rest(wish.read)
+        return rest if offset == wish.offset else None
 
     def _is_short(self, wish: Fetch, head: int) -> bool:
         """Whether the log lacks rows that were read, and a reader has to fail if it stays so."""
@@ -297,10 +387,11 @@ class Fetcher:
             if more:
                 # With one, all: what was written at one time is levelled together.
                 more += self._with_more([wish for since, wish in waiting if since > begun])
-            for wish in more:
-                with self._lock:
+            with self._lock:
+                for wish in more:
                     del self._waiting[wish.read]
-                self.submit(wish)
+            if more:
+                self.submit(*more)
             # Of a processor: what a broker that is gone takes until it answers costs nothing.
             pause = max(LOOK_SECONDS, 10 * (time.thread_time() - worked))
 
@@ -309,9 +400,9 @@ class Fetcher:
         with self._lock:
             missed = [(read, *each) for read, each in self._missed.items()]
             self._missed |= {read: (since, None) for read, since, _ in missed}
-        for _, _, wish in missed:
-            if wish is not None:
-                self.submit(wish)
+        again = [wish for _, _, wish in missed if wish is not None]
+        if again:
+            self.submit(*again)
 
     def _with_more(self, wishes: list[Fetch]) -> list[Fetch]:
         """Those whose journals hold more; or are gone, which the fetch finds out and says."""
@@ -326,6 +417,24 @@ class Fetcher:
             return max(probe.write_head, probe.first_kept) > wish.offset
 
         return [wish for wish in wishes if has_more(wish)]
+
+
+def _groups(wishes: list[Fetch]) -> Iterator[list[Fetch]]:
+    """What one thread fetches at once, so that the others have something to do meanwhile."""
+    group: list[Fetch] = []
+    left = TOGETHER_BYTES
+    for wish in wishes:
+        if group and (wish.bytes_max > left or len(group) == TOGETHER_READS_MAX):
+            yield group
+            group, left = [], TOGETHER_BYTES
+        group.append(wish)
+        left -= wish.bytes_max
+    if group:
+        yield group
+
+
+def _bytes_of(batch: JournalBatch) -> int:
+    return int(batch.rows * row_bytes_of(batch.documents))
 
 
 def _place(wish: _Wish) -> int:

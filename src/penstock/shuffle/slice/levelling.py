@@ -95,6 +95,25 @@ class Levels:
         lasts = self._lasts[self._is_behind]
         return int(lasts.min()) if len(lasts) else CLOCK_MAX
 
+    def contending(self) -> int:
+        """How many reads hold up the horizon, or are about to: those with nothing buffered, and
+        those whose next row is as near to it as what others have buffered reaches."""
+        lagging = int(np.count_nonzero(self._is_behind & ~self._is_buffered))
+        fed = self._is_behind & self._is_buffered
+        heads, lasts = self._heads[fed], self._lasts[fed]
+        if not len(heads):
+            return lagging
+        middle = len(heads) // 2
+        # Of a read with nothing buffered, the last key is that of the last row drained.
+        least = self._lasts[self._is_behind].min()
+        reach = least + np.partition(lasts - heads, middle)[middle]
+        return lagging + int(np.count_nonzero(heads <= reach))
+
+    def last_behind(self) -> int | None:
+        """The read that the horizon is of, if there is one."""
+        places = np.flatnonzero(self._is_behind)
+        return int(places[self._lasts[places].argmin()]) if len(places) else None
+
     def least_head(self) -> int | None:
         heads = self._heads[self._is_buffered]
         return int(heads.min()) if len(heads) else None

@@ -49,7 +49,7 @@ from penstock.shuffle.slice.events import (
     Vanished,
 )
 from penstock.shuffle.slice.flushes import Flushes
-from penstock.shuffle.slice.levelling import ROUND_ROWS_MAX, Levels, cut, gather
+from penstock.shuffle.slice.levelling import GREEDY_READS, ROUND_ROWS_MAX, Levels, cut, gather
 from penstock.shuffle.slice.parcelling import FrameCosts, announcement, frame_bytes, parcels
 from penstock.shuffle.slice.reads import Piece, Read
 from penstock.shuffle.slice.replay import SpanReplay
@@ -77,12 +77,17 @@ if TYPE_CHECKING:
 
 FETCH_BYTES: Final = 1024 * 1024
 """Of one fetch: a batch of a few thousand documents, and many fetches fit the budget."""
+CROWDED_SHARE: Final = 1 / 2
+"""Of the budget, what a fetch of every read takes where many hold each other up."""
 HEADS_SHARE: Final = 1 / 4
 """Of the budget, what all reads together may take to have their next rows at hand, each as much as
 any other: without these nothing is drained."""
 DRAINED_SHARE: Final = 1 / 4
 """Of the budget, what is left to reads that were drained to their end: they hold up all others. The
 rest is for whoever can be read ahead."""
+WORTH_ROWS: Final = 128
+"""Of a piece, on average. A round of many smaller ones waits for rows on their way that would let
+more go."""
 ROUND_CREDIT: Final = 1 / 2
 """Of all credit there is, a round takes at most this: so a Queue writes one while the next is made.
 And what a Slice has sent of a round leaves room for the rest of it, once all before is written,
@@ -147,8 +152,9 @@ class SliceState:
         self._frame_costs = FrameCosts()
         self._credit = self._credit_max = 0
         """What every member has credit for, and the most that this ever was."""
-        self.lacks_credit = False
-        """The last round was put off until there is more."""
+        self.lacks_credit = self._awaits_rows = False
+        """The last round was put off until there is more; or until the read that holds up all
+        others is fetched."""
         self._promised = 0
         """The greatest key that was sent or marked as due: no row comes below it any more."""
         self._marks: dict[int, Mark | None] = dict.fromkeys(assignment.members, BEGINNING)
@@ -363,16 +369,19 @@ class SliceState:
         left = self._read_ahead_bytes - heads_bytes - self._buffered_bytes - self._fetching_bytes
         chosen, self._hungry = list(self._hungry.values()), {}
         kept_bytes = DRAINED_SHARE * self._read_ahead_bytes
-        sizes = []
+        sizes: list[int] = []
+        if not chosen and (not self._fed or left - kept_bytes < little):
+            return []
+        size = self._fetch_bytes(little)
         for read in chosen:
             room = left if read.key else left - kept_bytes
-            sizes.append(FETCH_BYTES if read.is_behind and room >= FETCH_BYTES else little)
+            sizes.append(size if read.is_behind and room >= size else little)
             left -= sizes[-1]
-        ahead = int((left - kept_bytes) // FETCH_BYTES)
+        ahead = int((left - kept_bytes) // size)
         if ahead > 0 and self._fed:
             places = self._levels.by_last(list(self._fed))[:ahead]
             chosen += [self._fed.pop(place) for place in places]
-            sizes += [FETCH_BYTES] * len(places)
+            sizes += [size] * len(places)
         effects: list[SliceEffect] = []
         for read, size in zip(chosen, sizes, strict=True):
             read.fetching = True
@@ -382,6 +391,14 @@ class SliceState:
                 Fetch(read.number, read.journal, read.buffered_offset, size, read.identity)
             )
         return effects
+
+    def _fetch_bytes(self, little: int) -> int:
+        """Much, if a few reads hold up all others. Where many hold each other up, a fetch of each
+        has to fit: all a little ahead let more rows go than some that are far ahead."""
+        if self._probing + self._levels.contending() <= GREEDY_READS:
+            return FETCH_BYTES
+        shared = int(CROWDED_SHARE * self._read_ahead_bytes / len(self._reads))
+        return max(little, min(FETCH_BYTES, shared))
 
     # Rounds
 
@@ -395,7 +412,8 @@ class SliceState:
         if self._replay is not None:
             return bool(self._replay.buffer)
         head = self._levels.least_head()
-        return head is not None and head <= self._due(now) and not self.is_deferred
+        is_held = self.is_deferred or self._awaits_rows
+        return head is not None and head <= self._due(now) and not is_held
 
     def _due(self, now: int) -> int:
         """Rows up to this key are old enough. What was promised was so once, and still is if this
@@ -477,6 +495,7 @@ class SliceState:
         self._credit = min(credit_bytes[member] for member in self._marks)
         self._credit_max = max(self._credit_max, self._credit)
         self.lacks_credit = self._credit < max(LEAST_CREDIT * self._credit_max, 1)
+        self._awaits_rows = False
         effects: list[SliceEffect] = []
         if not self.lacks_credit:
             if self._at_gap:
@@ -549,6 +568,9 @@ class SliceState:
                     self._forget_gapped(read)
                     return self._go_on_replaying()
             return []
+        self._awaits_rows = self._is_larger_soon(pieces)
+        if self._awaits_rows:
+            return []
         announced = self._announce()
         chosen = self._chosen(pieces)
         if not chosen:
@@ -570,6 +592,15 @@ class SliceState:
             if not read.buffer and self._fed.pop(read.place, None) is not None:
                 self._hungry[read.place] = read
         return [*announced, *self._send(round_)]
+
+    def _is_larger_soon(self, pieces: Sequence[Piece]) -> bool:
+        """With many reads, one of them is always about to run out."""
+        if len(pieces) <= GREEDY_READS:
+            return False
+        if sum(piece.rows for piece in pieces) >= WORTH_ROWS * len(pieces):
+            return False
+        place = self._levels.last_behind()
+        return place is not None and self._reads[place].fetching
 
     def _reach(self, read: Read) -> None:
         """Where commits are matched by a transaction log, the Session has to know up to where a

@@ -15,7 +15,15 @@ from penstock.journal.kafka.errors import CorruptRecordsError
 from penstock.journal.kafka.records import compression
 from penstock.journal.kafka.records.batches import HEADER, Partition
 from penstock.journal.kafka.records.boundaries import _guessed, _walked
-from penstock.journal.kafka.records.columns import ABORT, COMMIT, NO_MARKER, Decoded, decode
+from penstock.journal.kafka.records.columns import (
+    ABORT,
+    COMMIT,
+    NO_MARKER,
+    Bytes,
+    Decoded,
+    decode,
+    decode_all,
+)
 from penstock.journal.kafka.records.varints import BYTES_MAX, signed
 from tests.unit.journal.kafka.record_bytes import (
     CODECS,
@@ -100,6 +108,52 @@ def test_many_rows_in_batches_small_and_large(codec: int) -> None:
     decoded = decode(ORDERS, data, 0, with_headers=True)
     assert as_rows(decoded) == read_by_another(data)
     assert decoded.batches.rows.tolist() == [1, 100, 10_000, 7, 10_000, 1_000]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(rows_of_a_batch, st.sampled_from(list(CODECS.values()))), max_size=3),
+        max_size=4,
+    ),
+    st.integers(1, 5_000),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_little_at_a_time_of_many_partitions_is_all_of_each(
+    drawn: list[Any], bytes_max: int
+) -> None:
+    """With a marker behind every batch: each comes once, behind the rows before it."""
+    logs: dict[Partition, bytes] = {}
+    for number, batches in enumerate(drawn):
+        data, base = b"", 100
+        for batch, codec in batches:
+            rows = rows_from(batch)
+            data += batch_of(rows, base=base, codec=codec)
+            base += rows[-1].delta + 1
+            data += control_batch(base=base, kind=COMMIT, producer=(7, 0), epoch=2)
+            base += 1
+        logs[Partition("orders", number)] = data
+    begins = dict.fromkeys(logs, 0)
+    came: dict[Partition, list[Any]] = {one: [] for one in logs}
+    left = set(logs)
+    while left:
+        wanted = [Bytes(one, logs[one], begins[one], bytes_max) for one in sorted(left, key=str)]
+        for one, decoded in zip(wanted, decode_all(wanted, with_headers=True), strict=True):
+            if decoded.next_offset == one.begin:
+                left.discard(one.partition)
+                continue
+            sizes = [len(row[2] or b"") + len(row[3] or b"") for row in as_rows(decoded)]
+            assert sum(sizes[:-1]) < bytes_max, "one row may be more than there is room for"
+            begins[one.partition] = decoded.next_offset
+            came[one.partition] += as_rows(decoded)
+            table = decoded.batches
+            came[one.partition] += table.base_offset[table.marker == COMMIT].tolist()
+            assert int(table.rows.sum()) == decoded.rows.num_rows
+    for partition, data in logs.items():
+        whole = decode(partition, data, 0, with_headers=True)
+        markers = whole.batches.base_offset[whole.batches.marker == COMMIT].tolist()
+        assert [row for row in came[partition] if isinstance(row, tuple)] == as_rows(whole)
+        assert [row for row in came[partition] if isinstance(row, int)] == markers
+        assert begins[partition] == whole.next_offset
 
 
 def records_in(batch: bytes) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], int]:

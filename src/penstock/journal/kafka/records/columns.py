@@ -6,24 +6,27 @@ batches do not cost a round of NumPy calls each, and large ones stay in a core's
 
 from __future__ import annotations
 
+import itertools
 import struct
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.journal.kafka.records.batches import RECORD_BYTES_MIN, batches
+from penstock.journal.kafka.records.batches import HEADER, RECORD_BYTES_MIN, batches
 from penstock.journal.kafka.records.boundaries import NotRecordsError, bodies
 from penstock.journal.kafka.records.compression import unpacked
 from penstock.journal.kafka.records.gathering import HEADERS, gathered, headers_of
 from penstock.journal.kafka.records.varints import BYTES_MAX, signed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from penstock.journal.kafka.errors import CorruptRecordsError
     from penstock.journal.kafka.records.batches import Batch, Partition
 
 GROUP_BYTES: Final = 1 << 20
@@ -38,6 +41,7 @@ ROWS: Final = pa.schema(_FIELDS)
 ROWS_WITH_HEADERS: Final = ROWS.append(pa.field("headers", HEADERS))
 NO_MARKER, ABORT, COMMIT = -1, 0, 1
 """What a control batch says of its producer's transaction."""
+_NO_LIMIT: Final = 1 << 62
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _CONTROL_VALUE: Final = struct.Struct(">hi")
 
@@ -75,83 +79,252 @@ class Decoded:
     """A row for each record of a producer, from the offset that was asked for on."""
     batches: BatchTable
     next_offset: int
-    """Where the next fetch begins: behind the last whole batch."""
+    """Where the next fetch begins: behind the last whole batch, or at what was left for later."""
+    batch_bytes_max: int = 0
+    """Of the largest whole batch that came, as it is stored: brokers give none of a larger one than
+    they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """What a broker gave of a partition, to be decoded from offset `begin` on."""
+
+    partition: Partition
+    data: bytes | memoryview
+    begin: int
+    bytes_max: int | None = None
+    """Of keys and values: as many records as fit, but one at least. None: all."""
 
 
 def decode(
     partition: Partition, data: bytes | memoryview, begin: int, *, with_headers: bool = False
 ) -> Decoded:
     """The records of a fetch from offset `begin`. Raises `CorruptRecordsError`."""
-    whole = list(batches(partition, memoryview(data), begin))
-    groups = [
-        _rows(partition, group, with_headers)
-        for group in _grouped(partition, (b for b in whole if b.records and not b.is_control))
-    ]
-    rows = pa.Table.from_batches(groups, ROWS_WITH_HEADERS if with_headers else ROWS)
-    early = _early(rows, begin)
-    next_offset = whole[-1].last_offset + 1 if whole else begin
-    return Decoded(rows.slice(early), _table(partition, whole, early), next_offset)
+    (decoded,) = decode_all([Bytes(partition, data, begin)], with_headers=with_headers)
+    return decoded
+
+
+def decode_all(fetched: Sequence[Bytes], *, with_headers: bool = False) -> list[Decoded]:
+    """The records of each. Small pieces of many partitions cost little more than one large piece.
+    Raises `CorruptRecordsError`."""
+    whole = [tuple(batches(one.partition, memoryview(one.data), one.begin)) for one in fetched]
+    parts: list[list[_Part]] = [[] for _ in fetched]
+    runs = (
+        run
+        for place, one in enumerate(fetched)
+        for run in _runs(place, one, [b for b in whole[place] if b.records and not b.is_control])
+    )
+    for group in _grouped(runs):
+        for run, part in zip(group.runs, _parts(group, with_headers), strict=True):
+            parts[run.place].append(part)
+    schema = ROWS_WITH_HEADERS if with_headers else ROWS
+    return [_decoded(*each, schema) for each in zip(fetched, whole, parts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Batches of one partition, unpacked. Compaction leaves batches without any record; they and
+    control batches are in no run."""
+
+    place: int
+    """Of the partition, among those that are decoded together."""
+    wanted: Bytes
+    batches: tuple[Batch, ...]
+    sizes: tuple[int, ...]
+    """Unpacked, of each batch."""
+    pieces: tuple[bytes | memoryview, ...]
+    rest_at: int | None = None
+    """Where the batches begin that are left for later."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Records of several batches, one behind the other. Compaction leaves batches without any
-    record; they are in no group."""
+    """Records of several batches, one behind the other."""
 
+    runs: tuple[_Run, ...]
     batches: tuple[Batch, ...]
     sizes: tuple[int, ...]
     """Unpacked, of each batch."""
     data: bytes
     """With zeros behind, as `varints` wants it."""
 
+    def corrupt(self, batch: int, offset: int, reason: str) -> CorruptRecordsError:
+        for run in self.runs:
+            if batch < len(run.batches):
+                return run.wanted.partition.corrupt(offset, reason)
+            batch -= len(run.batches)
+        raise IndexError(batch)
 
-def _grouped(partition: Partition, whole: Iterable[Batch]) -> Iterator[_Group]:
+
+def _runs(place: int, wanted: Bytes, filled: Sequence[Batch]) -> Iterator[_Run]:
+    """The batches of a partition with records in them. If only so many bytes are wanted, one run
+    has all of these."""
     members: list[Batch] = []
     sizes: list[int] = []
     pieces: list[bytes | memoryview] = []
-    for batch in whole:
-        records = unpacked(partition, batch)
-        size = sum(map(len, records))
-        if batch.records * RECORD_BYTES_MIN > size:
-            reason = f"a batch that unpacks to {size} bytes claims to hold {batch.records} records"
-            raise partition.corrupt(batch.base_offset, reason)
+    for batch in filled:
+        # Of the first one, nobody knows yet how many records are below the offset.
+        if wanted.bytes_max is not None and sum(sizes[1:]) >= wanted.bytes_max:
+            yield _Run(
+                place, wanted, tuple(members), tuple(sizes), tuple(pieces), batch.base_offset
+            )
+            return
+        records = _records(wanted.partition, batch)
         members.append(batch)
-        sizes.append(size)
+        sizes.append(sum(map(len, records)))
         pieces += records
-        if sum(sizes) >= GROUP_BYTES:
-            yield _Group(tuple(members), tuple(sizes), b"".join((*pieces, bytes(BYTES_MAX))))
+        if wanted.bytes_max is None and sum(sizes) >= GROUP_BYTES:
+            yield _Run(place, wanted, tuple(members), tuple(sizes), tuple(pieces))
             members, sizes, pieces = [], [], []
     if members:
-        yield _Group(tuple(members), tuple(sizes), b"".join((*pieces, bytes(BYTES_MAX))))
+        yield _Run(place, wanted, tuple(members), tuple(sizes), tuple(pieces))
 
 
-def _rows(partition: Partition, group: _Group, with_headers: bool) -> pa.RecordBatch:
+def _records(partition: Partition, batch: Batch) -> list[bytes | memoryview]:
+    records = unpacked(partition, batch)
+    size = sum(map(len, records))
+    if batch.records * RECORD_BYTES_MIN > size:
+        reason = f"a batch that unpacks to {size} bytes claims to hold {batch.records} records"
+        raise partition.corrupt(batch.base_offset, reason)
+    return records
+
+
+def _grouped(runs: Iterable[_Run]) -> Iterator[_Group]:
+    members: list[_Run] = []
+    size = 0
+    for run in runs:
+        members.append(run)
+        size += sum(run.sizes)
+        if size >= GROUP_BYTES:
+            yield _group(members)
+            members, size = [], 0
+    if members:
+        yield _group(members)
+
+
+def _group(runs: list[_Run]) -> _Group:
+    return _Group(
+        tuple(runs),
+        tuple(batch for run in runs for batch in run.batches),
+        tuple(size for run in runs for size in run.sizes),
+        b"".join((*(piece for run in runs for piece in run.pieces), bytes(BYTES_MAX))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is wanted of a run."""
+
+    rows: pa.Table
+    counts: Mapping[int, int]
+    """How many of the rows each batch has, by its base offset."""
+    cut_at: int | None
+    """Where what is left for later begins."""
+
+
+def _parts(group: _Group, with_headers: bool) -> list[_Part]:
+    """What is wanted of each run of the group."""
     counts = np.array([batch.records for batch in group.batches], dtype=np.int64)
     octets = np.frombuffer(group.data, dtype=np.uint8)
     try:
         fields = _located(octets, group, counts)
     except NotRecordsError as error:
         behind = np.cumsum(group.sizes)
-        batch = group.batches[min(int(np.searchsorted(behind, error.position, "right")),
-                                  len(group.batches) - 1)]  # fmt: skip
+        at = min(int(np.searchsorted(behind, error.position, "right")), len(group.batches) - 1)
+        batch = group.batches[at]
         reason = f"a record of the batch is malformed ({batch.records} records)"
-        raise partition.corrupt(batch.base_offset, reason) from None
+        raise group.corrupt(at, batch.base_offset, reason) from None
     base_offset = np.array([batch.base_offset for batch in group.batches], dtype=np.int64)
+    offsets = np.repeat(base_offset, counts) + fields.offset_deltas
+    timestamps = _timestamps(group.batches, counts, fields.timestamp_deltas)
+    starts = np.cumsum(counts) - counts
+    firsts = np.cumsum([0, *(len(run.batches) for run in group.runs)])
+    begins = np.append(starts, len(offsets))[firsts]
+    wanted = _wanted(group, offsets, fields, begins)
+    cuts = _cuts(offsets, wanted, begins)
+    if not wanted.all():
+        offsets, timestamps, fields = offsets[wanted], timestamps[wanted], fields.of(wanted)
+        counts = np.add.reduceat(wanted, starts, dtype=np.int64)
     columns: list[pa.Array[Any]] = [
-        pa.array(np.repeat(base_offset, counts) + fields.offset_deltas),
-        pa.array(_timestamps(group.batches, counts, fields.timestamp_deltas)),
+        pa.array(offsets),
+        pa.array(timestamps),
         gathered(group.data, fields.key_begins, fields.key_lengths),
         gathered(group.data, fields.value_begins, fields.value_lengths),
     ]
-    if not with_headers:
-        return pa.RecordBatch.from_arrays(columns, schema=ROWS)
+    if with_headers:
+        columns.append(_headers(group, octets, fields, offsets, counts))
+    schema = ROWS_WITH_HEADERS if with_headers else ROWS
+    rows = pa.Table.from_batches([pa.RecordBatch.from_arrays(columns, schema=schema)])
+    parts, row_at = [], 0
+    for place, (run, cut_at) in enumerate(zip(group.runs, cuts, strict=True)):
+        own = counts[firsts[place] : firsts[place + 1]].tolist()
+        by_batch = dict(zip((batch.base_offset for batch in run.batches), own, strict=True))
+        cut = run.rest_at if cut_at is None else cut_at
+        parts.append(_Part(rows.slice(row_at, sum(own)), by_batch, cut))
+        row_at += sum(own)
+    return parts
+
+
+def _headers(
+    group: _Group,
+    octets: NDArray[np.uint8],
+    fields: _Fields,
+    offsets: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> pa.Array[Any]:
     try:
-        columns.append(headers_of(group.data, octets, fields.headers_begins, fields.ends))
+        return headers_of(group.data, octets, fields.headers_begins, fields.ends)
     except NotRecordsError as error:
-        at = int(np.searchsorted(fields.ends, error.position, "right"))
-        offset = columns[0][min(at, len(fields.ends) - 1)].as_py()
-        raise partition.corrupt(offset, "the headers of a record are malformed") from None
-    return pa.RecordBatch.from_arrays(columns, schema=ROWS_WITH_HEADERS)
+        at = min(int(np.searchsorted(fields.ends, error.position, "right")), len(offsets) - 1)
+        batch = int(np.searchsorted(np.cumsum(counts), at, "right"))
+        reason = "the headers of a record are malformed"
+        raise group.corrupt(batch, int(offsets[at]), reason) from None
+
+
+def _wanted(
+    group: _Group, offsets: NDArray[np.int64], fields: _Fields, begins: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which records are wanted. A batch comes whole: its first records may be below the offset that
+    was asked for, and its last ones more than there is room for. `begins` has the first record of
+    each run, and the end of the last."""
+    rows = np.diff(begins)
+    wanted: NDArray[np.bool_] = offsets >= np.repeat([run.wanted.begin for run in group.runs], rows)
+    limits = [run.wanted.bytes_max for run in group.runs]
+    if any(limit is not None for limit in limits):
+        sizes = np.maximum(fields.key_lengths, 0) + np.maximum(fields.value_lengths, 0)
+        sizes[~wanted] = 0
+        before = np.cumsum(sizes) - sizes
+        room = [_NO_LIMIT if limit is None else max(limit, 1) for limit in limits]
+        wanted &= before - np.repeat(before[begins[:-1]], rows) < np.repeat(room, rows)
+    return wanted
+
+
+def _cuts(
+    offsets: NDArray[np.int64], wanted: NDArray[np.bool_], begins: NDArray[np.int64]
+) -> list[int | None]:
+    """Of each run, the offset of the first record that is left for later. Those that are wanted
+    stand together."""
+    if wanted.all():
+        return [None] * (len(begins) - 1)
+    cuts: list[int | None] = []
+    for begin, end in itertools.pairwise(begins.tolist()):
+        own = np.flatnonzero(wanted[begin:end])
+        behind = begin + int(own[-1]) + 1 if len(own) else end
+        cuts.append(int(offsets[behind]) if behind < end else None)
+    return cuts
+
+
+def _decoded(
+    wanted: Bytes, whole: Sequence[Batch], parts: Sequence[_Part], schema: pa.Schema
+) -> Decoded:
+    next_offset = whole[-1].last_offset + 1 if whole else wanted.begin
+    largest = max((HEADER.size + len(batch.payload) for batch in whole), default=0)
+    rows = pa.concat_tables([part.rows for part in parts]) if parts else schema.empty_table()
+    if parts and parts[-1].cut_at is not None:
+        next_offset = parts[-1].cut_at
+        whole = [batch for batch in whole if batch.base_offset < next_offset]
+    counts = {offset: count for part in parts for offset, count in part.counts.items()}
+    return Decoded(rows, _table(wanted.partition, whole, counts), next_offset, largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +339,9 @@ class _Fields:
     value_lengths: NDArray[np.int64]
     headers_begins: NDArray[np.int64]
     ends: NDArray[np.int64]
+
+    def of(self, chosen: NDArray[np.bool_]) -> _Fields:
+        return _Fields(*(getattr(self, one.name)[chosen] for one in dataclass_fields(self)))
 
 
 def _located(octets: NDArray[np.uint8], group: _Group, counts: NDArray[np.int64]) -> _Fields:
@@ -205,22 +381,14 @@ def _timestamps(
     return np.repeat(np.array(base, dtype=np.int64), counts) + deltas
 
 
-def _early(rows: pa.Table, begin: int) -> int:
-    """How many rows are below the offset that was asked for: a batch comes whole."""
-    if not rows.num_rows or rows["offset"][0].as_py() >= begin:
-        return 0
-    return int(np.searchsorted(rows["offset"].to_numpy(), begin))
-
-
-def _table(partition: Partition, whole: list[Batch], early: int) -> BatchTable:
-    rows = np.array([0 if b.is_control else b.records for b in whole], dtype=np.int64)
-    before = np.cumsum(rows) - rows
+def _table(partition: Partition, whole: Sequence[Batch], rows: Mapping[int, int]) -> BatchTable:
+    """`rows` has how many each batch has, by base offset, if it has any."""
     markers = [_marker(partition, batch) for batch in whole]
 
     return BatchTable(
         base_offset=np.array([b.base_offset for b in whole], dtype=np.int64),
         last_offset=np.array([b.last_offset for b in whole], dtype=np.int64),
-        rows=rows - np.clip(early - before, 0, rows),
+        rows=np.array([rows.get(b.base_offset, 0) for b in whole], dtype=np.int64),
         leader_epoch=np.array([b.leader_epoch for b in whole], dtype=np.int32),
         producer_id=np.array([b.producer_id for b in whole], dtype=np.int64),
         producer_epoch=np.array([b.producer_epoch for b in whole], dtype=np.int16),
@@ -247,8 +415,9 @@ def _marker(partition: Partition, batch: Batch) -> tuple[int, int]:
 
 
 def _control_record(partition: Partition, batch: Batch) -> tuple[bytes, bytes]:
-    (group,) = _grouped(partition, [batch])
-    row = _rows(partition, group, with_headers=False)
+    (run,) = _runs(0, Bytes(partition, b"", batch.base_offset), [batch])
+    (part,) = _parts(_group([run]), with_headers=False)
+    row = part.rows
     key, value = row["key"][0].as_py(), row["value"][0].as_py()
     if key is None or len(key) < _CONTROL_KEY.size:
         raise partition.corrupt(batch.base_offset, "a control record has no type")
