@@ -82,9 +82,9 @@ def _counted(store: KafkaStore) -> list[int]:
     cluster = store._log._reading
     ask_all = cluster.ask_all
 
-    def counting(requests: Any, deadline: Any) -> Any:
+    def counting(requests: Any, *more: Any) -> Any:
         sent.extend(map(len, requests.values()))
-        return ask_all(requests, deadline)
+        return ask_all(requests, *more)
 
     cluster.ask_all = counting  # type: ignore[method-assign]
     return sent
