@@ -190,6 +190,15 @@ class ReadableStore(abc.ABC):
     by_offset: bool = False
     """A row's identity is its offset (`offset_identity.py`): reads tell how far they have come."""
 
+    def is_own_key(self, key: Sequence[str]) -> bool:
+        """Whether null in such a key is no key, and its rows belong to nobody."""
+        return tuple(key) == (self.own_key,)
+
+    def holding(self, name: str) -> ReadableStore:  # noqa: ARG002
+        """The store that has this collection, or this journal, and to which all of the above
+        applies: itself, unless it is several as one."""
+        return self
+
     # Collections
 
     @abc.abstractmethod
