@@ -24,14 +24,18 @@ _QUIET: Final = "-Xlog:disable"
 """An archive of another Java, or of other jars, is not used; no test wants to read about it."""
 
 
+def brief_java() -> str:
+    """Options of a Java of Spark's that lives for a test: a driver, an executor, a daemon."""
+    if ARCHIVE.exists():
+        return f"{_BRIEF} {_QUIET} -XX:SharedArchiveFile={ARCHIVE}"
+    return _BRIEF
+
+
 def use_brief_java() -> None:
     """Has every Spark that this process and its children start begin sooner. Spark's launcher adds
-    these to the options that a program gives itself."""
-    options = _BRIEF
-    if ARCHIVE.exists():
-        options = f"{_BRIEF} {_QUIET} -XX:SharedArchiveFile={ARCHIVE}"
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", options)
-    os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", _BRIEF)
+    these to the options that a program gives itself; executors have only what it gives them."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", brief_java())
+    os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", brief_java())
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", _BRIEF)
 
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,9 @@ SECTOR_BYTES: Final = 512
 FRESH_CUTS: Final = 12
 """Cuts that no run before had, besides the fixed ones."""
 _SHARED_MEMORY: Final = Path("/dev/shm")
+
+Left: TypeAlias = "bytes | tuple[tuple[str, Left], ...]"
+"""A file, or a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,7 @@ class Recording:
     def cut(self, change: int, chance: random.Random | None, left: Path) -> list[str]:
         """Leaves in a folder what a power cut after this change leaves; gives the promises. Without
         a chance, everything is lost that was not synced."""
-        folders = self._folders(change, chance)
-        self._write(0, left, folders, change, chance)
+        _write(self._left(0, self._folders(change, chance), change, chance), left)
         return self.told[change].split("\n")[:-1]
 
     def _folders(self, change: int, chance: random.Random | None) -> dict[int, dict[str, int]]:
@@ -82,20 +84,19 @@ class Recording:
             for synced in self.syncs.get(folder, ())
         )
 
-    def _write(
+    def _left(
         self,
         number: int,
-        target: Path,
         folders: dict[int, dict[str, int]],
         change: int,
         chance: random.Random | None,
-    ) -> None:
+    ) -> Left:
         if number in self.contents:
-            target.write_bytes(self._content(number, change, chance))
-            return
-        target.mkdir()
-        for name, child in sorted(folders.get(number, {}).items()):
-            self._write(child, target / name, folders, change, chance)
+            return self._content(number, change, chance)
+        return tuple(
+            (name, self._left(child, folders, change, chance))
+            for name, child in sorted(folders.get(number, {}).items())
+        )
 
     def _content(self, number: int, change: int, chance: random.Random | None) -> bytes:
         synced = max((at for at in self.syncs.get(number, ()) if at <= change), default=-1)
@@ -120,16 +121,35 @@ class Recording:
         self, every: int = 1, fresh: int = FRESH_CUTS
     ) -> Iterator[tuple[int, random.Random | None, str]]:
         """Where to cut, by which chance, and how to say so: at each change everything that was not
-        synced is lost; at each, something of it; and a few more that nobody has tried before."""
+        synced is lost; at each, something of it; and a few more that nobody has tried before. Of
+        cuts that leave the same, with the same promises, only the first is made."""
+        seen: set[tuple[str, Left]] = set()
+        for change, seed, when in self._all_cuts(every, fresh):
+            chance = None if seed is None else random.Random(seed)
+            left = self._left(0, self._folders(change, chance), change, chance)
+            if (self.told[change], left) not in seen:
+                seen.add((self.told[change], left))
+                yield change, None if seed is None else random.Random(seed), when
+
+    def _all_cuts(self, every: int, fresh: int) -> Iterator[tuple[int, int | None, str]]:
         for change in range(1, self.changes + 1, every):
             yield change, None, f"power cut after change {change}"
-            yield change, random.Random(change), f"power cut after change {change}, by chance"
+            yield change, change, f"power cut after change {change}, by chance"
         draw = random.SystemRandom()
         for _ in range(fresh):
             change, seed = draw.randint(1, self.changes), draw.randrange(10**9)
             when = f"power cut after change {change} of {self.changes}, random.Random({seed})"
             sys.stdout.write(f"{when}\n")  # pytest shows it if the test fails
-            yield change, random.Random(seed), when
+            yield change, seed, when
+
+
+def _write(left: Left, target: Path) -> None:
+    if isinstance(left, bytes):
+        target.write_bytes(left)
+        return
+    target.mkdir()
+    for name, inner in left:
+        _write(inner, target / name)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.spark.java import find_java_home
+from tests.java_archive import brief_java
 
 ROOT = Path(__file__).parents[1]
 START_SECONDS_MAX = 120.0
@@ -79,7 +80,7 @@ class Standalone:
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "SPARK_LOCAL_DIRS": str(self._folder / f"disk-{name}"),
                     "SPARK_DAEMON_MEMORY": "256m",
-                    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                    "SPARK_DAEMON_JAVA_OPTS": brief_java(),
                     "PYSPARK_PYTHON": sys.executable,
                     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
                     "PENSTOCK_MACHINE": name,

@@ -53,6 +53,15 @@ class LockHeldError(PenstockError):
         )
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process that lives holds the file's lock."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def locked(descriptor: int, seconds_max: float = LOCK_SECONDS_MAX) -> Iterator[None]:
     """Holds a file's lock against other processes. LockHeldError when time is up."""

@@ -96,7 +96,7 @@ def test_an_open_transaction_is_named_and_aborted_by_keyboard_alone(
     for words in ("orders/region=eu/000", "orders/region=us/000"):
         page.until_text(row, words)
     pattern = (
-        rf"Producer {producer.id} has a transaction open since \d+(\.\d+)? s in journals "
+        rf"Producer {producer.id} has had a transaction open for \d+(\.\d+)? s in journals "
         r"orders/region=(eu|us)/000 and orders/region=(eu|us)/000: 50 rows are stored"
     )
     page.until(lambda: re.search(pattern, page.text("#explanation")) is not None, pattern)

@@ -4,5 +4,6 @@
 
 Read in this order: schedule.py (what happens when, by a seed), world.py (what is read and written,
 and what must come out), producer.py and driver.py (programs of their own), standalone.py (Spark's
-cluster), processes.py (who runs), harness.py (all of it together).
+cluster), processes.py (who runs), harness.py (all of it together), embedded.py (the harness over
+these journals; tests/chaos_kafka has the one over Kafka's topics).
 """

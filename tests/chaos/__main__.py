@@ -11,18 +11,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 
-from tests.chaos.harness import FEEDS, Chaos
-from tests.chaos.processes import MARK, running
-from tests.chaos.schedule import Fault, make_schedule
-from tests.chaos.world import Wrong
+from tests.chaos.embedded import FEEDS, EmbeddedChaos
+from tests.chaos.processes import new_mark
+from tests.chaos.reporting import report, run
+from tests.chaos.schedule import DECK, Fault, make_schedule
 
 APART = "PENSTOCK_CHAOS_APART"
 """Set in a process that has mounts of its own."""
 DISK = "size=128m"
-LOG_LINES = 60
 
 
 def main() -> int:
@@ -30,7 +28,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="how long things go wrong")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule")
     parser.add_argument("--local", action="store_true", help="no cluster: all in local[2]")
-    names = [fault.value for fault in Fault]
+    names = [fault.value for fault in dict.fromkeys(DECK)]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="these faults")
     options = parser.parse_args()
     if APART not in os.environ and _can_mount():
@@ -50,24 +48,12 @@ def main() -> int:
     if options.local:
         faults -= {Fault.WORKER, Fault.MEMBER}
     schedule = make_schedule(options.seed, options.seconds, faults)
-    _print(f"seed {options.seed}, {options.seconds:g} s, in {folder}", *map(str, schedule), "")
+    report(f"seed {options.seed}, {options.seconds:g} s, in {folder}", *map(str, schedule), "")
 
-    mark = os.environ[MARK] = uuid.uuid4().hex
-    chaos = Chaos(folder, mark, options.seed, with_cluster=not options.local)
-    try:
-        chaos.rage(schedule, options.seconds)
-        chaos.drain()
-        found = chaos.check()
-    except BaseException as error:
-        _print(f"{type(error).__name__}: {error}", chaos.state(), *_tail(folder / "driver.log"))
-        _print(f"seed {options.seed} failed; the logs are in {folder}")
-        raise
-    finally:
-        chaos.close()
-    if left := running(mark):
-        raise Wrong(f"processes are left behind: {', '.join(map(str, left))}")
-    _print("", *(f"{count:8}  {what}" for what, count in {**chaos.counts(), **found}.items()))
-    _print("every document once in the table, every total right, nothing left behind")
+    mark = new_mark()
+    chaos = EmbeddedChaos(folder, mark, options.seed, with_cluster=not options.local)
+    run(chaos, schedule, options.seconds, folder)
+    report("every document once in the table, every total right, nothing left behind")
     _remove(folder)
     return 0
 
@@ -79,19 +65,10 @@ def _can_mount() -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def _tail(log: Path) -> list[str]:
-    return log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
-
-
 def _remove(folder: Path) -> None:
     if APART in os.environ:
         subprocess.run(["umount", str(folder / FEEDS)], check=True)
     shutil.rmtree(folder)
-
-
-def _print(*lines: str) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
 from penstock.spark.session import STREAMING, local_session
 from tests.chaos.world import ORDERS, QUERIES, TABLE, TOTALS
+from tests.java_archive import brief_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,23 +32,28 @@ LOOK_SECONDS = 0.2
 FAILURES_MAX = 10
 """Of a query at the end, when nothing is killed any more."""
 COMPLAINT_CHARACTERS = 3_000
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Driver:
-    def __init__(self, folder: Path, master: str, conninfo: str) -> None:
+    """Keeps queries running, on a cluster or without one. Which ones is a subclass's."""
+
+    queries: ClassVar[tuple[str, ...]]
+
+    def __init__(self, folder: Path, master: str, store: str) -> None:
         self._folder = folder
-        self._conninfo = conninfo
-        self._store = f"file://{folder / 'store'}"
+        self._store = store
         self._spark = start_spark(master)
         self._cluster: Cluster | None = None
         if not master.startswith("local"):
-            self._cluster = ps.cluster(self._spark, store=self._store, folder=folder / "feeds")
+            self._cluster = ps.cluster(self._spark, store=store, folder=folder / "feeds")
         self._batches: dict[str, int] = {}
+
+    def _writer(self, name: str) -> DataStreamWriter:
+        raise NotImplementedError
 
     def run(self) -> None:
         # All in one thread: Spark finds a sink by its name only in a thread that has a session.
-        open_ = dict.fromkeys(QUERIES, 0)  # failures of those that are not at their end
+        open_ = dict.fromkeys(self.queries, 0)  # failures of those that are not at their end
         running: dict[str, tuple[StreamingQuery, bool]] = {}
         while open_:
             for name in list(open_):
@@ -85,26 +91,10 @@ class Driver:
         return (self._folder / "drain").exists()
 
     def _start(self, name: str, *, is_last: bool) -> StreamingQuery:
-        writer = self._totals() if name == "totals" else self._rows()
-        writer = writer.option("checkpointLocation", str(self._folder / "checkpoints" / name))
+        writer = self._writer(name).option(
+            "checkpointLocation", str(self._folder / "checkpoints" / name)
+        )
         return (writer.trigger(availableNow=True) if is_last else writer).start()
-
-    def _totals(self) -> DataStreamWriter:
-        added = self._read(collection=ORDERS).groupBy("bucket")
-        totals = added.agg(F.count("*").alias("documents"), F.sum("amount").alias("amount"))
-
-        def write(changed: DataFrame, batch: int) -> None:
-            rows = changed.withColumn("batch", F.lit(batch).cast("bigint"))
-            to = {"store": self._store, "collection": TOTALS, "batch": str(batch)}
-            rows.write.format("penstock").options(**to).mode("append").save()
-
-        return totals.writeStream.outputMode("update").foreachBatch(write)
-
-    def _rows(self) -> DataStreamWriter:
-        place = F.col("_meta.journal"), F.col("_meta.offset").alias("position")
-        rows = self._read(feed=str(self._folder / "feed.toml")).select(*place, "id", "amount")
-        to = {"sink": "postgres", "conninfo": self._conninfo, "table": TABLE}
-        return rows.writeStream.format("penstock").options(**to)
 
     def _read(self, **what: str) -> DataFrame:
         if self._cluster is not None:
@@ -125,12 +115,40 @@ class Driver:
         new.rename(self._folder / "told")
 
 
+class EmbeddedDriver(Driver):
+    queries = QUERIES
+
+    def __init__(self, folder: Path, master: str, conninfo: str) -> None:
+        self._conninfo = conninfo
+        super().__init__(folder, master, f"file://{folder / 'store'}")
+
+    def _writer(self, name: str) -> DataStreamWriter:
+        return self._totals() if name == "totals" else self._rows()
+
+    def _totals(self) -> DataStreamWriter:
+        added = self._read(collection=ORDERS).groupBy("bucket")
+        totals = added.agg(F.count("*").alias("documents"), F.sum("amount").alias("amount"))
+
+        def write(changed: DataFrame, batch: int) -> None:
+            rows = changed.withColumn("batch", F.lit(batch).cast("bigint"))
+            to = {"store": self._store, "collection": TOTALS, "batch": str(batch)}
+            rows.write.format("penstock").options(**to).mode("append").save()
+
+        return totals.writeStream.outputMode("update").foreachBatch(write)
+
+    def _rows(self) -> DataStreamWriter:
+        place = F.col("_meta.journal"), F.col("_meta.offset").alias("position")
+        rows = self._read(feed=str(self._folder / "feed.toml")).select(*place, "id", "amount")
+        to = {"sink": "postgres", "conninfo": self._conninfo, "table": TABLE}
+        return rows.writeStream.format("penstock").options(**to)
+
+
 def start_spark(master: str) -> SparkSession:
     conf: dict[str, Any] = {
         **STREAMING,
         "spark.master": master,
-        "spark.driver.extraJavaOptions": QUICK_JAVA,
-        "spark.executor.extraJavaOptions": QUICK_JAVA,
+        "spark.driver.extraJavaOptions": brief_java(),
+        "spark.executor.extraJavaOptions": brief_java(),
         "spark.executor.memory": "512m",
         "spark.executor.cores": 4,
         "spark.cores.max": 8,
@@ -148,9 +166,13 @@ def say(words: str) -> None:
     sys.stderr.flush()
 
 
-if __name__ == "__main__":
+def main(kind: type[Driver]) -> None:
     try:
-        Driver(Path(sys.argv[1]), sys.argv[2], sys.argv[3]).run()
+        kind(Path(sys.argv[1]), sys.argv[2], sys.argv[3]).run()
     except BaseException:  # noqa: BLE001 - and it ends at once
         traceback.print_exc()
         os._exit(3)  # Java's threads, and the queries', would keep it
+
+
+if __name__ == "__main__":
+    main(EmbeddedDriver)

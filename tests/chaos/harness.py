@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tests.chaos.processes import (
     DRIVER_JAVA,
@@ -24,16 +24,11 @@ from tests.chaos.processes import (
     send,
 )
 from tests.chaos.schedule import Event, Fault
-from tests.chaos.world import QUERIES, Wrong, check_world, make_world
-from tests.postgres_server import PostgresServer
 from tests.standalone import ROOT, WORKERS, Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import penstock as ps
-    from tests.postgres_server import Database
 
 PRODUCERS = 2
 LOOK_SECONDS = 0.1
@@ -44,8 +39,10 @@ DRAIN_SECONDS_MAX = 600.0
 """Only what hangs takes so long; but the machine may be busy with other tests."""
 GONE_SECONDS_MAX = 60.0
 DRIVER_SLOTS = 2
-FEEDS = "feeds"
-BLOCK_BYTES = 64 * 1024
+
+
+class Wrong(Exception):  # noqa: N818 - it is what the run says in the end
+    """An output is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +52,24 @@ class Mending:
     what: str
 
 
+VICTIMS = (Fault.SOURCE, Fault.DRIVER, Fault.JAVA, Fault.MEMBER, Fault.PRODUCER, Fault.PAUSE)
+"""Faults of processes that every kind of run has."""
 SLOTS = 4
 """Of a worker: all members of both queries, and no batch, if there is only one worker."""
 
 
 class Chaos:
-    """From its making to `close`."""
+    """From its making to `close`. What is written, read and broken is a subclass's."""
+
+    package: ClassVar[str]
+    """Has the modules `driver` and `producer`."""
+    queries: ClassVar[tuple[str, ...]]
 
     def __init__(self, folder: Path, mark: str, seed: int, *, with_cluster: bool) -> None:
         self._folder = folder
-        self._mark = mark
+        self.mark = mark
         self._seeds = (f"{seed} {number}" for number in itertools.count())
         self._begun = time.monotonic()
-        self._server = PostgresServer()
         self._cluster: Standalone | None = None
         self._driver: subprocess.Popen[bytes] | None = None
         self._producers: list[subprocess.Popen[bytes]] = []
@@ -76,15 +78,49 @@ class Chaos:
         self.batches: dict[str, int] = {}
         """The last of each query, as far as the driver has told."""
         try:
-            self._database: Database = self._server.new_database()
-            self._store: ps.OpenStore = make_world(folder, self._database)
+            self._open()
             self._cluster = Standalone(folder, SLOTS) if with_cluster else None
             self._begun = time.monotonic()
-            self._producers = [self._new_producer() for _ in range(PRODUCERS)]
+            self._producers = [self._new_producer(place) for place in range(PRODUCERS)]
             self._start_driver()
         except BaseException:
             self.close()
             raise
+
+    # What a subclass has
+
+    def _open(self) -> None:
+        """Starts what the programs write to and read from. `_shut` ends it, as far as it came."""
+        raise NotImplementedError
+
+    def _shut(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def _where(self) -> str:
+        """What the driver is told beside the folder and Spark's master."""
+        raise NotImplementedError
+
+    def _producer_arguments(self, place: int) -> tuple[str, ...]:
+        """What a producer is told beside the folder."""
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        """The producers have ended."""
+
+    def _judge(self) -> dict[str, int]:
+        """Raises Wrong, or says how much there was."""
+        raise NotImplementedError
+
+    def _is_own(self, one: Running) -> bool:
+        """Whether a process is what `_open` has started."""
+        raise NotImplementedError
+
+    def _inflict_own(self, event: Event) -> bool:
+        """False if there was nobody to hit."""
+        raise NotImplementedError
+
+    # What it does
 
     def rage(self, schedule: list[Event], seconds: float) -> None:
         """What the schedule says, until the time is over."""
@@ -99,8 +135,8 @@ class Chaos:
                     late.append(event)
             if late and self._seconds > next_late:
                 next_late = self._seconds + LATE_SECONDS
-                if self._inflict(late[0]):
-                    late.pop(0)
+                hit = next((event for event in late if self._inflict(event)), None)
+                late = [event for event in late if event is not hit]
             self._hear()
             time.sleep(LOOK_SECONDS)
         for event in late:
@@ -108,13 +144,13 @@ class Chaos:
 
     def _await_batches(self) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
-        while len(self.batches) < len(QUERIES) or min(self.batches.values()) < 0:
+        while len(self.batches) < len(self.queries) or min(self.batches.values()) < 0:
             ended = self._driver is None or self._driver.poll() is not None
             if ended or time.monotonic() > deadline:
                 raise Wrong(f"the queries do not begin: {self.state()}")
             self._hear()
             time.sleep(LOOK_SECONDS)
-        self._say("both queries write")
+        self._say(f"{' and '.join(self.queries)} write")
         self._begun = time.monotonic()
 
     def drain(self) -> None:
@@ -126,7 +162,7 @@ class Chaos:
         for producer in self._producers:
             if producer.wait(DRAIN_SECONDS_MAX) != 0:
                 raise Wrong(f"a producer ended with {producer.returncode}; see producer.log")
-        self._store.recover()
+        self._settle()
         (self._folder / "drain").touch()
         self._say("producers have ended; the queries read to the end")
         deadline = time.monotonic() + DRAIN_SECONDS_MAX
@@ -144,14 +180,14 @@ class Chaos:
             if time.monotonic() > deadline:
                 raise Wrong(f"processes are left behind: {', '.join(map(str, left))}")
             time.sleep(LOOK_SECONDS)
-        return check_world(self._store, self._database)
+        return self._judge()
 
     def counts(self) -> dict[str, int]:
         done = {fault.value: count for fault, count in self.done.items()}
         return {**done, **{f"batches of {query}": last + 1 for query, last in self.batches.items()}}
 
     def state(self) -> str:
-        return f"{dict(self.batches)} batches; processes {', '.join(map(str, running(self._mark)))}"
+        return f"{dict(self.batches)} batches; processes {', '.join(map(str, running(self.mark)))}"
 
     def close(self) -> None:
         for mending in self._mendings:
@@ -163,23 +199,18 @@ class Chaos:
             producer.kill()
         if self._cluster is not None:
             self._cluster.close()
-        self._server.close()
-        for one in running(self._mark):
+        self._shut()
+        for one in running(self.mark):
             send(one.process, signal.SIGKILL)
 
     # What goes wrong
 
     def _inflict(self, event: Event) -> bool:
         """False if there was nobody to hit."""
-        match event.fault:
-            case Fault.DATABASE:
-                return self._kill_database(event)
-            case Fault.WORKER:
-                return self._kill_worker(event)
-            case Fault.DISK:
-                return self._fill_disk(event)
-            case _:
-                pass
+        if event.fault is Fault.WORKER:
+            return self._kill_worker(event)
+        if event.fault not in VICTIMS:
+            return self._inflict_own(event)
         names = self._victims(event.fault)
         if not names:
             return False
@@ -200,24 +231,16 @@ class Chaos:
         alive = self._driver is not None and self._driver.poll() is None
         driver = [self._driver.pid] if alive and self._driver is not None else []
         found = {
-            Fault.SOURCE: named(Fault.SOURCE, running_as(self._mark, SOURCE)),
+            Fault.SOURCE: named(Fault.SOURCE, running_as(self.mark, SOURCE)),
             Fault.DRIVER: named(Fault.DRIVER, driver),
-            Fault.JAVA: named(Fault.JAVA, running_as(self._mark, DRIVER_JAVA)),
+            Fault.JAVA: named(Fault.JAVA, running_as(self.mark, DRIVER_JAVA)),
             Fault.MEMBER: named(Fault.MEMBER, self._members() if alive else []),
             Fault.PRODUCER: named(Fault.PRODUCER, [each.pid for each in self._producers]),
         }
         if fault is not Fault.PAUSE:
             return found[fault]
-        executors = [(one, "executor") for one in running_as(self._mark, EXECUTOR)]
+        executors = [(one, "executor") for one in running_as(self.mark, EXECUTOR)]
         return [*executors, *(one for each in found.values() for one in each)]
-
-    def _kill_database(self, event: Event) -> bool:
-        if not self._server.is_running:
-            return False
-        self._say(f"the database is killed, for {event.lasts_seconds:.1f} s", event)
-        self._server.kill()
-        self._later(event, self._server.start, "the database is back")
-        return True
 
     def _kill_worker(self, event: Event) -> bool:
         cluster = self._cluster
@@ -227,17 +250,6 @@ class Chaos:
         self._say(f"worker {name} is killed, for {event.lasts_seconds:.1f} s", event)
         cluster.kill_worker(name)
         self._later(event, lambda: cluster.start_worker(name), f"worker {name} is back")
-        return True
-
-    def _fill_disk(self, event: Event) -> bool:
-        ballast = self._folder / FEEDS / "ballast"
-        if ballast.exists():
-            return False
-        self._say(f"the feeds' disk is full, for {event.lasts_seconds:.1f} s", event)
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(b"\0" * BLOCK_BYTES)
-        self._later(event, lambda: ballast.unlink(missing_ok=True), "the feeds' disk has room")
         return True
 
     def _later(self, event: Event, mend: Callable[[], None], what: str) -> None:
@@ -259,22 +271,22 @@ class Chaos:
             self._start_driver()
         for place, producer in enumerate(self._producers):
             if producer.poll() == -signal.SIGKILL:
-                self._producers[place] = self._new_producer()
+                self._producers[place] = self._new_producer(place)
             elif producer.poll():
                 raise Wrong(f"a producer ended with {producer.returncode}; see producer.log")
 
     def _start_driver(self) -> None:
         (self._folder / "told").unlink(missing_ok=True)
         master = f"local[{DRIVER_SLOTS}]" if self._cluster is None else self._cluster.url
-        self._driver = self._start("driver", str(self._folder), master, self._database.conninfo)
+        self._driver = self._start("driver", str(self._folder), master, self._where)
 
-    def _new_producer(self) -> subprocess.Popen[bytes]:
-        return self._start("producer", str(self._folder), next(self._seeds))
+    def _new_producer(self, place: int) -> subprocess.Popen[bytes]:
+        return self._start("producer", str(self._folder), *self._producer_arguments(place))
 
     def _start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{program}.log").open("a") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", f"tests.chaos.{program}", *arguments],
+                [sys.executable, "-m", f"{self.package}.{program}", *arguments],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -305,11 +317,8 @@ class Chaos:
         """Of what the driver and the producers have brought with them."""
         cluster = self._cluster
         own = [] if cluster is None else [each.pid for each in cluster.everybody]
-        server = str(self._server.folder)
         return [
-            one
-            for one in running(self._mark)
-            if one.process not in own and server not in one.command
+            one for one in running(self.mark) if one.process not in own and not self._is_own(one)
         ]
 
     def _say(self, words: str, event: Event | None = None) -> None:

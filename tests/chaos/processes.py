@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,12 @@ class Running:
 
     def __str__(self) -> str:
         return f"{self.process} ({self.command[:60]} ... {self.command[-60:]})"
+
+
+def new_mark() -> str:
+    """This process's own, and so that of all that it starts from now on."""
+    mark = os.environ[MARK] = uuid.uuid4().hex
+    return mark
 
 
 def running(mark: str) -> list[Running]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 APART_SECONDS = 3.0, 7.0
 PAUSE_SECONDS = 1.0, 7.0
 DOWN_SECONDS = 0.5, 4.0
 FULL_SECONDS = 2.0, 8.0
+SILENT_SECONDS = 7.0, 12.0
+"""Longer than a broker's session, so that others take its place."""
 
 
 class Fault(enum.Enum):
@@ -28,6 +30,12 @@ class Fault(enum.Enum):
     PRODUCER = "producer"
     PAUSE = "pause"
     DISK = "disk"
+    BROKER = "broker"
+    BROKER_PAUSE = "broker-pause"
+    BROKER_STOP = "broker-stop"
+    """In order: its partitions get other leaders before it ends."""
+    BROKERS = "brokers"
+    """All of them at once."""
 
 
 DECK = [
@@ -36,18 +44,26 @@ DECK = [
     *(Fault.PAUSE, Fault.PAUSE, Fault.PAUSE, Fault.DISK),
 ]
 """How often each comes, in relation. All of them come before any comes more often."""
+KAFKA_DECK = [
+    *(Fault.BROKER, Fault.BROKER, Fault.BROKER_PAUSE, Fault.BROKER_STOP, Fault.BROKERS),
+    *(Fault.SOURCE, Fault.DRIVER, Fault.MEMBER, Fault.MEMBER, Fault.WORKER, Fault.PRODUCER),
+    *(Fault.PAUSE, Fault.PAUSE),
+]
 LASTS = {
     Fault.WORKER: DOWN_SECONDS,
     Fault.DATABASE: DOWN_SECONDS,
     Fault.PAUSE: PAUSE_SECONDS,
     Fault.DISK: FULL_SECONDS,
+    Fault.BROKER: DOWN_SECONDS,
+    Fault.BROKER_PAUSE: SILENT_SECONDS,
+    Fault.BROKERS: DOWN_SECONDS,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     at_seconds: float
-    """Since both queries have begun to write."""
+    """Since the queries have begun to write."""
     fault: Fault
     choice: float
     """Which of those whom it may hit, from 0 to 1."""
@@ -59,14 +75,16 @@ class Event:
         return f"{self.at_seconds:6.1f} s  {self.fault.value}{lasts} ({self.choice:.2f})"
 
 
-def make_schedule(seed: int, seconds: float, faults: Collection[Fault]) -> list[Event]:
+def make_schedule(
+    seed: int, seconds: float, faults: Collection[Fault], cards: Sequence[Fault] = DECK
+) -> list[Event]:
     chance = random.Random(seed)
     deck: list[Fault] = []
     events: list[Event] = []
     at = chance.uniform(*APART_SECONDS)
     while at < seconds:
         if not deck:
-            deck = list(DECK)
+            deck = list(cards)
             chance.shuffle(deck)
         fault = deck.pop()
         lasts = chance.uniform(*LASTS.get(fault, (0.0, 0.0)))

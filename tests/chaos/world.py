@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import penstock as ps
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
+from tests.chaos.harness import Wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +26,6 @@ ORDERS, PAYMENTS, TOTALS = "orders", "payments", "totals"
 FEED = f'[[binding]]\ncollection = "{ORDERS}"\n\n[[binding]]\ncollection = "{PAYMENTS}"\n'
 TABLE = "arrived"
 QUERIES = "totals", "rows"
-
-
-class Wrong(Exception):  # noqa: N818 - it is what the run says in the end
-    """An output is not what the journals say."""
 
 
 def make_world(folder: Path, database: Database) -> ps.OpenStore:

@@ -32,7 +32,7 @@ from tests.conformance.fabric import RECEIVING, SENDING
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.transport.carriers.pipes import Pipe
     from penstock.transport.connection import Connection
@@ -98,6 +98,10 @@ class BytesPeer(RawPeer):
 
     def say(self, frame: Frame) -> None:
         self.say_bytes(self.encode(frame))
+
+    def say_all(self, frames: Iterable[Frame]) -> None:
+        """At once, as a sender does that has many small ones."""
+        self.say_bytes(b"".join(map(self.encode, frames)))
 
 
 def hello_of(fabric: Fabric, member: int = SENDING, lane: int = 0, window_bytes: int = 0) -> Hello:

@@ -23,7 +23,7 @@ from tests.conformance.raw import BytesPeer, RawListener
 from tests.conformance.waiting import WAIT_SECONDS_MAX, Background
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.transport.security import Security
     from tests.conformance.fabric import Fabric
@@ -42,12 +42,19 @@ class GrpcPeer(BytesPeer):
         self._frames = (frame for message in self._messages() for frame in self._decoded(message))
 
     def encode(self, frame: Frame) -> bytes:
+        return self._message([frame])
+
+    def say_all(self, frames: Iterable[Frame]) -> None:
+        self.say_bytes(self._message(frames))
+
+    def _message(self, frames: Iterable[Frame]) -> bytes:
         envelope = Envelope()
-        if isinstance(frame, VnodeData):
-            pieces = self._encoders.encode(frame.stage, frame.batch)
-            envelope.add_data(frame, pieces, sum(map(len, pieces)))
-        else:
-            envelope.add(frame)
+        for frame in frames:
+            if isinstance(frame, VnodeData):
+                pieces = self._encoders.encode(frame.stage, frame.batch)
+                envelope.add_data(frame, pieces, sum(map(len, pieces)))
+            else:
+                envelope.add(frame)
         return envelope.seal()
 
     def say_bytes(self, data: bytes) -> None:

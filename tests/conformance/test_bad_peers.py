@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from tests.conformance.fabric import (
     SMALL_WINDOW_BYTES,
     over_bytes,
 )
-from tests.conformance.raw import RawPeer, hello_of, raw_listener, raw_sender
+from tests.conformance.raw import RawPeer, bytes_sender, hello_of, raw_listener, raw_sender
 from tests.conformance.waiting import (
     Background,
     eventually,
@@ -215,13 +216,14 @@ def test_a_peer_that_floods_with_connections_is_held_off(
 @over_bytes  # nothing is kept for a stage where nothing is decoded
 def test_a_peer_that_floods_with_stages_is_refused(fabric: Fabric) -> None:
     receiver = fabric.receiver()
-    peer = raw_sender(fabric)
+    peer = bytes_sender(fabric)
     peer.greet(hello_of(fabric))
     empty = pa.record_batch({"number": pa.array([], pa.int64())})
-    for number in range(STAGES_MAX + 5):
-        peer.say(VnodeData(f"stage {number}", 0, empty))
-        if number % 100 == 99:
-            take(receiver, 100)
+    stages = (VnodeData(f"stage {number}", 0, empty) for number in range(STAGES_MAX + 5))
+    for _ in range(STAGES_MAX // 128):
+        peer.say_all(itertools.islice(stages, 128))
+        take(receiver, 128)
+    peer.say_all(stages)
     assert f"at most {STAGES_MAX} stages" in close_of(receiver)[1].reason
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import penstock as ps
 from penstock.spark import local_session
 from penstock.watch import find_folders, load
+from tests.java_archive import brief_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -210,7 +211,7 @@ def standalone(folder: Path, master: str) -> None:
         "spark.cores.max": 6,
         # A task that is run again may by chance be where its queue is.
         "spark.task.maxFailures": 1,
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": brief_java(),
     }
     world = World(local_session("penstock-standalone", **conf), folder)
     with ps.cluster(world.spark, store=world.store.url, members=2) as cluster:

@@ -30,7 +30,7 @@ __all__ = ["database"]
 
 SECONDS_MAX = 120.0
 """After which a step counts as stuck. It takes about three."""
-AT_ONCE = 4
+AT_ONCE = 8
 """Clusters that run beside each other: most of the time they wait for a timeout."""
 MORE_COMMITS = 2
 """Asked for after the victim's return: the cluster works again."""

@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.journal import transaction
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
-from penstock.sinks import batches
+from penstock.sinks import batches, kafka
 from penstock.sinks.two_phase import Batch
 from penstock.spark import documents, read_manifests
 from penstock.spark.source import PenstockSource
@@ -65,7 +65,7 @@ class CrashingWriter(SinkStreamWriter):
         super().commit(messages, batchId)
 
     def _arm(self) -> None:
-        arm(self._plan, batches, transaction)
+        arm(self._plan, batches, transaction, kafka)
 
 
 class CrashingSource(PenstockSource):

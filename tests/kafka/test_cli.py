@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,13 @@ def test_journals_and_read(store: str, clerk: Clerk) -> None:
     assert {row["partition"] for row in rows} == {1}
     assert {row["_meta"]["offset"] for row in rows} == {row["offset"] for row in rows}
     missing = penstock("read", "no-such-topic", "--store", store, code=1)
-    assert "no-such-topic" in missing.stderr
+    assert "the cluster has no topic 'no-such-topic'" in missing.stderr
+    meant = penstock("journals", debits[:-1], "--store", store, code=1)
+    assert f"did you mean {debits}" in meant.stderr
+    topics = penstock("journals", "--store", store, COLUMNS="200").stdout
+    assert any(line.split()[:2] == [debits, "4"] for line in topics.splitlines())
+    partitions = penstock("journals", debits, "--store", store, COLUMNS="200").stdout
+    assert f" {debits}-3 " in partitions
 
 
 def test_read_follows_until_it_is_interrupted(store: str, clerk: Clerk) -> None:
@@ -108,11 +115,12 @@ def test_read_follows_until_it_is_interrupted(store: str, clerk: Clerk) -> None:
 
 def test_a_shuffle_agrees_with_the_batch_reader(store: str, clerk: Clerk, tmp_path: Path) -> None:
     done = penstock(
-        *("shuffle", "--collection", clerk.topics.credits, "--members", "2", "--verify", "--json"),
+        *("shuffle", "--collection", clerk.topics.credits, "--collection", clerk.topics.debits),
+        *("--members", "2", "--verify", "--json"),
         *("--folder", str(tmp_path / "feed"), "--store", store),
     )
     report = json.loads(done.stdout)
-    assert report["documents"] >= TRANSFERS
+    assert report["documents"] >= 2 * TRANSFERS, "of both topics"
     assert report["verified"]["equal"] is True
     (explained,) = json.loads(penstock("explain", str(tmp_path / "feed"), "--json").stdout)
     assert explained["store"] == store
@@ -128,9 +136,11 @@ def test_brokers_that_do_not_answer_are_told_soon() -> None:
     with contextlib.closing(socket.socket()) as bound:
         bound.bind(("127.0.0.1", 0))  # and it does not listen
         store = f"kafka://127.0.0.1:{bound.getsockname()[1]}"
-        done = penstock("journals", "--store", store, code=1)
+        with ThreadPoolExecutor(2) as pool:  # each waits for its answer in vain
+            doctor = pool.submit(penstock, "doctor", "--json", "--store", store, code=1)
+            done = penstock("journals", "--store", store, code=1)
+            found = doctor.result()
         assert "Check that the brokers run" in done.stderr
-        found = penstock("doctor", "--json", "--store", store, code=1)
         assert json.loads(found.stdout)[-1]["severity"] == "error"
 
 
@@ -138,13 +148,24 @@ def test_what_writes_is_refused(store: str, clerk: Clerk, tmp_path: Path) -> Non
     for arguments in (
         ("append", clerk.topics.debits, str(tmp_path / "rows.json")),
         ("recover",),
-        ("backup", str(tmp_path / "backup")),
         ("journals", "create", "x", "--key", "id", "--schema", "id BIGINT NOT NULL"),
         ("doctor", "--repair"),
     ):
         (tmp_path / "rows.json").write_text("{}")
         done = penstock(*arguments, "--store", store, code=2)
         assert "Kafka" in done.stderr, arguments
+    for arguments in (
+        ("backup", str(tmp_path / "backup")),
+        ("restore", str(tmp_path)),
+        ("salvage", str(tmp_path / "salvaged")),
+    ):
+        done = penstock(
+            *arguments, "--option", f"sasl.jaas.config={SECRET}", "--store", store, code=1
+        )
+        assert "a Kafka cluster is backed up by its own tools" in done.stderr, arguments
+        assert SECRET not in done.stderr
+    done = penstock("journals", "--store", store.removeprefix("kafka://"), code=2)
+    assert f"--store {store}" in done.stderr
 
 
 def test_an_open_transaction_is_found_and_aborted(

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from penstock.journal.kafka.client.fetching import Want
+from penstock.journal.kafka.deadline import Deadline
+from penstock.journal.kafka.log import KafkaLog
+from penstock.journal.kafka.records.batches import Partition
+from penstock.journal.kafka.settings import KafkaSettings, kafka_settings
 from penstock.testing.kafka import KafkaCluster
 from penstock.testing.kafka.machine import wait_until
 from tests.kafka.broker import require_kafka
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+REQUEST_SECONDS = KafkaSettings(()).request_timeout_seconds
 SILENCE_SECONDS = 2.0
 """A marker comes within milliseconds where nothing holds it back."""
 
@@ -72,6 +78,9 @@ def has_all_copies(kafka: KafkaCluster, topic: str) -> bool:
 def test_a_paused_node_is_replaced_and_comes_back(three: KafkaCluster, topic: str) -> None:
     three.topics.create(topic)
     paused = three.topics.leaders(topic)[0]
+    reader = KafkaLog(kafka_settings({"bootstrap.servers": three.bootstrap_servers}))
+    only = Partition(topic, 0)
+    assert reader.read(only, Want(0), Deadline.after(SECONDS_MAX)).high_watermark == 0
     three.pause(paused)
     try:
         wait_until(
@@ -81,8 +90,13 @@ def test_a_paused_node_is_replaced_and_comes_back(three: KafkaCluster, topic: st
         )
         commit(transactional(three, topic), topic, "meanwhile", 0)
         assert three.nodes[paused].is_running
+        # It asks the broker that it knows as the leader. Who waits there for as long as a request
+        # may take is too late.
+        found = reader.read(only, Want(0), Deadline.after(0.8 * REQUEST_SECONDS))
+        assert found.decoded.rows["value"].to_pylist() == [b"meanwhile"]
     finally:
         three.resume(paused)
+        reader.close()
     wait_until(lambda: has_all_copies(three, topic), "all copies", SECONDS_MAX)
     assert committed(three, topic, 1) == ["meanwhile"]
 

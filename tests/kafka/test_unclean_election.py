@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 
+from penstock.journal.errors import DataLossError
 from penstock.journal.kafka.client.fetching import Want
 from penstock.journal.kafka.deadline import Deadline
 from penstock.journal.kafka.errors import LogTruncatedError
@@ -16,6 +18,10 @@ from penstock.journal.kafka.settings import kafka_settings
 from penstock.testing.kafka import KafkaCluster
 from penstock.testing.kafka.machine import wait_until
 from tests.kafka.broker import require_kafka
+from tests.kafka.topic_feed import TopicFeed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +42,15 @@ def send(kafka: KafkaCluster, *values: bytes) -> None:
     assert producer.flush(SECONDS_MAX) == 0
 
 
-def test_rows_that_an_election_took_back() -> None:
+def test_rows_that_an_election_took_back(tmp_path: Path) -> None:
     require_kafka()
     with KafkaCluster(3) as kafka:
         kafka.topics.create("orders", replication=2, settings=UNCLEAN)
         only = Partition("orders", 0)
-        with KafkaLog(kafka_settings({"kafka.bootstrap.servers": kafka.bootstrap_servers})) as log:
+        with (
+            KafkaLog(kafka_settings({"kafka.bootstrap.servers": kafka.bootstrap_servers})) as log,
+            contextlib.closing(TopicFeed(kafka, tmp_path / "feed", "orders")) as feed,
+        ):
             send(kafka, b"kept")
             leader = kafka.topics.leaders("orders")[0]
             follower = _follower(kafka, leader)
@@ -53,6 +62,7 @@ def test_rows_that_an_election_took_back() -> None:
             while want.offset < 3:
                 want = log.read(only, want, soon(), wait_ms=1_000).behind
             log.check_not_truncated({only: (want.offset, want.read_epoch)}, soon())
+            feed.wait_for("kept", "lost", "lost too")
             kafka.kill(leader)
             kafka.start(follower)
             wait_until(
@@ -66,6 +76,9 @@ def test_rows_that_an_election_took_back() -> None:
             assert cut.value.end == 1
             with pytest.raises(LogTruncatedError):
                 log.check_not_truncated({only: (want.offset, want.read_epoch)}, soon())
+            with pytest.raises(DataLossError, match="unclean leader election"):
+                feed.read_until_it_fails()
+            assert "unclean leader election took rows back" in feed.wait_until_down()
             decoded = log.read(only, Want(0), soon()).decoded
             assert decoded.rows["value"].to_pylist() == [
                 b"kept",

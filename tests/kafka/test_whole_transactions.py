@@ -13,6 +13,8 @@ import pytest
 from penstock.demo.kafka.transfers import PARTITIONS, Topics
 from penstock.testing.kafka.java_client import JavaGatewayProcess
 from penstock.testing.kafka.machine import wait_until
+from penstock.testing.kafka.oracle import judge
+from penstock.testing.kafka.raw import dump
 from tests.kafka.transfers import (
     SECONDS_MAX,
     Clerk,
@@ -25,6 +27,8 @@ from tests.kafka.transfers import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from penstock.testing.kafka import KafkaCluster
 
@@ -63,6 +67,7 @@ def test_no_epoch_has_a_part_of_a_transaction(
     topics: Topics,
     ledger: Ledger,
     *,
+    spark: SparkSession,
     java: JavaGatewayProcess,
     versions: tuple[int, ...],
     at_least: int,
@@ -106,6 +111,10 @@ def test_no_epoch_has_a_part_of_a_transaction(
     assert ledger.books.postings == sum(committed.values())
     assert ledger.books.batches > 1
     assert cuts.torn(committed) > 0
+    verdict = judge(spark, dump(kafka.bootstrap_servers, topics.names), ledger.delivered)
+    assert not verdict.faults
+    assert (verdict.committed, verdict.transactions) == (ledger.books.postings, len(committed))
+    assert verdict.unmatched == 0
 
 
 def test_an_open_transaction_hides_nothing_of_others(

@@ -6,12 +6,14 @@ import random
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from penstock.demo.kafka.books import Books, page_of
 from penstock.demo.kafka.transfers import PARTITIONS, Topics, transfer
 from penstock.journal.kafka.address import BOOTSTRAP, KafkaAddress, Subscription
+from penstock.journal.kafka.rows import RAW_SCHEMA
 from penstock.journal.kafka.store import KafkaStore
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed import Binding, Feed
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 SECONDS_MAX = 300.0
 """Only a failure takes this long, on however loaded a machine."""
 ABORTED_ONE_IN = 10
+DELIVERED = pa.schema(
+    [RAW_SCHEMA.field(name) for name in ("topic", "partition", "offset", "value")]
+)
+"""What is kept of the rows that a feed delivers."""
 
 
 class Writer(Protocol):
@@ -146,6 +152,7 @@ class Ledger:
         self.books = Books()
         self.torn: list[tuple[int, frozenset[str]]] = []
         """By epoch, transfers that it has in part."""
+        self._delivered: list[pa.Table] = []
 
     def _open(self) -> None:
         self._shuffle = EmbeddedShuffle(
@@ -163,19 +170,26 @@ class Ledger:
         epoch = self._outlet.wait_epoch(self._last.number, 0.2)
         if epoch is None:
             return False
-        values = [
-            value
+        batches = [
+            found.batch.select(DELIVERED.names)
             for member in self._shuffle.members
             for found in self._shuffle.read(member, self._last, epoch)
-            for value in found.batch.column("value").to_pylist()
         ]
-        page = page_of(value for value in values if value is not None)
+        rows = pa.Table.from_batches(batches, DELIVERED)
+        numbers = pa.array([epoch.number] * rows.num_rows, pa.int64())
+        self._delivered.append(rows.append_column("batch", numbers))
+        page = page_of(value for value in rows.column("value").to_pylist() if value is not None)
         if not page.is_whole:
             self.torn.append((epoch.number, page.torn | page.repeated))
         self.books.add(page)
         self._outlet.consumed(epoch.number)
         self._last = epoch
         return page.postings > 0
+
+    @property
+    def delivered(self) -> pa.Table:
+        """Every row, with the epoch that brought it, as the oracle takes it."""
+        return pa.concat_tables(self._delivered)
 
     def wait_for(self, transfers: Iterable[str]) -> None:
         wanted = set(transfers)

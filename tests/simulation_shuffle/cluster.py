@@ -25,6 +25,7 @@ from penstock.shuffle.session.state import (
     CheckpointReady,
     Looked,
     Progressed,
+    ReadLog,
     SessionState,
     StartRead,
 )
@@ -38,9 +39,9 @@ from tests.simulation_shuffle.consumer import Consumer
 from tests.simulation_shuffle.disk import Disk
 from tests.simulation_shuffle.handover import hand_over, inherited
 from tests.simulation_shuffle.leader import Committed, Leader
+from tests.simulation_shuffle.log_reading import PlayedLogReader
 from tests.simulation_shuffle.losses import Losses
 from tests.simulation_shuffle.network import Line, Stream
-from tests.simulation_shuffle.oracle import Oracle
 from tests.simulation_shuffle.queues import PlayedQueue
 from tests.simulation_shuffle.slices import PlayedSlice
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from penstock.shuffle.queue.events import QueueState
     from penstock.shuffle.session.lost import RowsLostError
-    from penstock.shuffle.session.state import SessionEffect, SessionEvent, Sought
+    from penstock.shuffle.session.state import LogRead, SessionEffect, SessionEvent, Sought
     from tests.simulation.world import World
     from tests.simulation_shuffle.setting import Setting
 
@@ -91,7 +92,7 @@ class Cluster:
     ) -> None:
         self.world = world
         self.setting = setting
-        self.oracle = Oracle(setting.plan, setting.journals, setting.assignment)
+        self.oracle = setting.oracle(setting.plan, setting.journals, setting.assignment)
         self._folder = folder
         self.disks = {member: self._disk(member) for member in setting.members}
         self.all_disks = dict(self.disks)
@@ -245,6 +246,8 @@ class Cluster:
             + (", recovering" if resume.recovering else ""),
         )
         self.world.counts["recoveries"] += resume.recovering
+        # A session that only reads again what was lost has no use for the log.
+        log = None if resume.recovering else setting.journals.transaction_log()
         self.session = self.parts.session_state(
             setting.plan,
             Topology(setting.plan, setting.journals.collections, setting.assignment),
@@ -253,7 +256,9 @@ class Cluster:
             first_read=record.next_read,
             adopted=record.adopted,
             restored=restored is not None,
+            has_log=log is not None,
         )
+        self._log_reader = log and PlayedLogReader(self.process, setting, log, self._hear_log)
         self.leader = Leader(self, resume)
         self._lines = {
             member: Line(self.process, f"session to {member}") for member in setting.members
@@ -376,6 +381,9 @@ class Cluster:
             self.oracle.raise_gap_floors(event.delta.gap_floor)
         self._obey(self.session.on_event(event, self.world.now))
 
+    def _hear_log(self, read: LogRead) -> None:
+        self._obey(self.session.on_log(read, self.world.now))
+
     def _obey(self, effects: list[SessionEffect]) -> None:
         for effect in effects:
             self.step(type(effect).__name__)
@@ -394,6 +402,9 @@ class Cluster:
                     self._say(effect.member, effect.lane, slice_events.AllReadsStarted())
                 case AskProgress():
                     self._say(effect.member, effect.lane, slice_events.ProgressAsked())
+                case ReadLog():
+                    assert self._log_reader is not None
+                    self._log_reader.want(looks=effect.looks)
                 case CheckpointReady():
                     pass
 

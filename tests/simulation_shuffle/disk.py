@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import LocalProtocolError
+from penstock.shuffle.parcels import fields_of
 from penstock.shuffle.queue.errors import QueueLostError
 from penstock.shuffle.queue.handover import Source, take
 from penstock.shuffle.queue.log import QueueLog
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
     Names: TypeAlias = Mapping[int, tuple[int, str]]
 
-_ADDED_PLACE: Final = 8
-"""Of the column that comes later."""
 SEGMENT_BLOCKS: Final = 4
 SEGMENT_BYTES: Final = 4096
 _KEPT: Final = Menu((1, 1.0), (1, 0.0), (1, 0.5))
@@ -308,9 +307,10 @@ def entries_of(stage: Stage, batch: pa.RecordBatch, names: Names) -> list[Docume
         if stage.is_rollbacks:
             found.append(Forget((journal, binding, row[1]), row[2], row[3]))
         else:
-            if len(row) > _ADDED_PLACE and row[_ADDED_PLACE] not in (None, 2 * row[6]):
+            key, value, _, *added = row[len(fields_of(batch.schema)) :]
+            if added not in ([], [None], [2 * value]):
                 raise LocalProtocolError(f"{stage} has {row}")
-            found.append(Document(journal, binding, row[2], row[1], row[3], row[5], row[6]))
+            found.append(Document(journal, binding, row[2], row[1], row[3], key, value))
     return found
 
 

@@ -18,6 +18,8 @@ from penstock.sequence import UNSEEN, Outcome, ProducerState, sequence
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.journal.transaction_log import TransactionLog
+
 _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("k", pa.int64(), nullable=True),
     pa.field("v", pa.int64(), nullable=True),
@@ -193,9 +195,16 @@ class Journals:
         is."""
         journal = self.by_name.get(name)
         if journal is None or (journal.is_gone and journal.is_made_anew):
-            journal = Journal(name, name.partition("/")[0], f"{len(self.all):04x}")
+            journal = self.new_journal(name, name.partition("/")[0], f"{len(self.all):04x}")
             self.by_name[name] = self.all[journal.known_as] = journal
         return journal
+
+    def new_journal(self, name: str, collection: str, identity: str) -> Journal:
+        return Journal(name, collection, identity)
+
+    def transaction_log(self) -> TransactionLog | None:
+        """Acknowledgements name each other's journals."""
+        return None
 
     def find(self, name: str, identity: str) -> Journal | None:
         """The journal, unless it is gone, or another one has its name."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation_shuffle.journals import Journal
 
 RETENTION_SECONDS: Final = 0.4
-_RETENTION: Final = Menu((2, "none"), (4, "consumed"), (1, "any"))
+RETENTION: Final = Menu((2, "none"), (4, "consumed"), (1, "any"))
 _DROPPED: Final = Menu((8, 0.0), (2, 0.5), (1, 1.0))
 """How much of what a journal has is dropped, whoever needs it."""
 _SUSPENDED: Final = Menu((20, False), (1, True))
@@ -38,9 +38,9 @@ class Losses:
 
     def plan(self) -> None:
         world, setting = self._cluster.world, self._cluster.setting
-        self._kind = world.choices.choose("retention", _RETENTION)
+        self._kind = world.choices.choose("retention", setting.retention)
         world.post(RETENTION_SECONDS, self._retain)
-        self._go = world.choices.choose("go", _GO)
+        self._go = setting.journals_go and world.choices.choose("go", _GO)
         for name in setting.places * _TWICE if self._go else ():
             at = world.choices.choose(f"{name} goes", _GONE_AT)
             if at is not None:

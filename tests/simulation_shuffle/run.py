@@ -20,12 +20,12 @@ from tests.unit.journal.journal_files import fast_folder
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.simulation.choices import Script
 
-_LENGTHS: Final = Menu((10, 1), (1, 3))
+LENGTHS: Final = Menu((10, 1), (1, 3))
 WRITING_SECONDS: Final = 2.1
 """Times the length of the run. In long ones there are crashes after much was consumed."""
 _COLUMNS: Final = Menu((3, None), (1, 0.7), (1, 1.6))
@@ -52,14 +52,24 @@ def run(
     tracing: bool = False,
 ) -> Result:
     """One run, by its seed, or by a script that another run has left."""
-    choices = Choices(seed, script)
+    return play(Choices(seed, script), choose_setting, _live, parts, tracing=tracing)
+
+
+def play(
+    choices: Choices,
+    choose: Callable[[Choices], Setting],
+    live: Callable[[World, Setting, Parts, Path | None], None],
+    parts: Parts | None = None,
+    *,
+    tracing: bool = False,
+) -> Result:
     world = World(choices, tracing=tracing)
     parts = parts or Parts()
     violation = None
     try:
-        setting = choose_setting(choices)
+        setting = choose(choices)
         with small(setting), patched(parts), _folder(setting) as folder:
-            _live(world, setting, parts, folder)
+            live(world, setting, parts, folder)
     except Violation as found:
         violation = str(found)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong, it is the seed's
@@ -71,7 +81,7 @@ def run(
 
 def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> None:
     cluster = Cluster(world, setting, parts, folder)
-    length = world.choices.choose("length", _LENGTHS)
+    length = world.choices.choose("length", LENGTHS)
     cluster.plan_crashes(length)
     writers = [
         Writer(world, setting.journals, f"w{number}", list(setting.places))

@@ -13,7 +13,9 @@ from penstock.shuffle.feed import Binding, Feed
 from penstock.shuffle.plan import Plan, make_plan
 from tests.simulation.choices import Menu, evenly
 from tests.simulation_shuffle.journals import Journals
+from tests.simulation_shuffle.losses import RETENTION
 from tests.simulation_shuffle.network import FRAME_BYTES
+from tests.simulation_shuffle.oracle import Oracle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +69,10 @@ class Setting:
     """With real logs beside the models."""
     window_bytes: int
     read_ahead_bytes: int = 16 * 1024
+    oracle: type[Oracle] = Oracle
+    retention: Menu[str] = RETENTION
+    journals_go: bool = True
+    """Some of them, in some runs."""
 
     @property
     def members(self) -> tuple[int, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -13,7 +14,7 @@ from penstock.cli.client_settings import client_options, client_settings, with_s
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.journal.file.store import FileStore
+    from penstock.journal import OpenStore
     from penstock.journal.kafka.store import KafkaStore
     from penstock.journal.store import ReadableStore
     from penstock.shuffle.feed import Feed
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 STORE_VARIABLE = "PENSTOCK_STORE"
+_BROKERS: Final = re.compile(r"[\w.-]+:\d+(,[\w.-]+:\d+)*")
 FIRST_ANSWER_SECONDS_MAX = 10.0
 """Of a Kafka cluster. A person waits for it."""
 
@@ -88,7 +90,7 @@ def is_kafka(url: str | None) -> bool:
     return (url or "").startswith("kafka://")
 
 
-def open_store(url: str | None, *, create: bool = False) -> FileStore:
+def open_store(url: str | None, *, create: bool = False) -> OpenStore:
     """Opens the store that --store or the environment names, to write to it."""
     # Imported here: it brings Arrow and NumPy, which --help does not need.
     import penstock.journal  # noqa: PLC0415
@@ -98,14 +100,14 @@ def open_store(url: str | None, *, create: bool = False) -> FileStore:
             f"{click.get_current_context().command_path} needs a store of files: Penstock only "
             "reads from Kafka. There it has journals, read, shuffle, doctor, explain and abort"
         )
-    return penstock.journal.open_store(_address(url), create=create)
+    return penstock.journal.open_store(address_of(url), create=create)
 
 
 def open_readable(url: str | None) -> ReadableStore:
     """Opens the store that --store or the environment names, for a command that only reads."""
     import penstock.journal  # noqa: PLC0415 - as above
 
-    store = penstock.journal.open_readable(_address(url))
+    store = penstock.journal.open_readable(address_of(url))
     if is_kafka(url):
         try:
             cast("KafkaStore", store).check_reachable(FIRST_ANSWER_SECONDS_MAX)
@@ -125,7 +127,7 @@ def open_feed(feed: Feed, url: str | None) -> tuple[Feed, ReadableStore]:
     sources = [one.source for one in feed.bindings]
     stores = [url or "" if one is None else one.store or url or "" for one in sources]
     if "" in stores:
-        _address(url)
+        address_of(url)
     settings = client_settings(is_for_kafka=any(map(is_kafka, stores)))
     found, address = resolved(feed, os.path.expanduser(url or ""), settings)  # noqa: PTH111
     store = penstock.journal.open_readable(address)
@@ -140,9 +142,12 @@ def open_feed(feed: Feed, url: str | None) -> tuple[Feed, ReadableStore]:
     return found, store
 
 
-def _address(url: str | None) -> str:
+def address_of(url: str | None) -> str:
+    """What --store or the environment names, with the settings that were given for it."""
     if not url:
         raise click.UsageError(
             f"which store? Say --store file:///data/journals, or set {STORE_VARIABLE}"
         )
+    if _BROKERS.fullmatch(url) and not Path(url).exists():
+        raise click.UsageError(f"{url} is no folder; for a Kafka cluster say --store kafka://{url}")
     return with_settings(os.path.expanduser(url))  # noqa: PTH111 - an address, and no path

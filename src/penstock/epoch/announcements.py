@@ -11,11 +11,20 @@ epoch is meant and what is said of it. So a field that is added later has a defa
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from penstock.epoch.fields import clock, fields_of, number, numbers, optional, seconds, string
+from penstock.epoch.fields import (
+    clock,
+    fields_of,
+    number,
+    numbers,
+    optional,
+    plain,
+    seconds,
+    string,
+)
 from penstock.errors import RemoteProtocolError
 
 KEY_PREFIX: Final = "epoch:"
@@ -69,7 +78,7 @@ class Announcement:
         return self.term, self.epoch, _RANKS[self.phase]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(plain(self))
 
     @classmethod
     def from_json(cls, text: str) -> Announcement:
@@ -116,7 +125,7 @@ class Acknowledgement:
     """All epochs up to this one are committed or aborted at this member."""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(plain(self))
 
     @classmethod
     def from_json(cls, text: str) -> Acknowledgement:

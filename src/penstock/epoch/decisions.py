@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.epoch.fields import clock, number, numbers, string
+from penstock.epoch.fields import clock, number, numbers, plain, string
 from penstock.errors import ConfigurationError, CorruptStorageError, FencedError, PenstockError
 from penstock.sealed import DamagedFileError, is_sealed, sealed_json, unsealed_json
 
@@ -63,7 +63,7 @@ class Decision:
         return self.verdict is Verdict.COMMIT
 
     def to_bytes(self) -> bytes:
-        return sealed_json(asdict(self))
+        return sealed_json(plain(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "a decision record") -> Decision:

@@ -23,6 +23,13 @@ def fields_of(text: str | bytes) -> dict[str, Any]:
     return fields
 
 
+def plain(record: object) -> dict[str, Any]:
+    """The fields of one of this package's dataclasses, in their order. None of them can be changed:
+    unlike `dataclasses.asdict`, which takes ten times as long, this copies nothing."""
+    names: tuple[str, ...] = type(record).__match_args__  # type: ignore[attr-defined]
+    return {name: getattr(record, name) for name in names}
+
+
 def optional(fields: Mapping[str, Any], name: str, check: Callable[[object], T], default: T) -> T:
     """A field that another version does not write, in which case it means `default`. One that is
     there is checked."""

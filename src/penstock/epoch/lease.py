@@ -16,10 +16,10 @@ it happens (a leader that was paused does not know that it was) are the decision
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.epoch.fields import boolean, number, seconds, string
+from penstock.epoch.fields import boolean, number, plain, seconds, string
 from penstock.errors import ConfigurationError
 from penstock.sealed import DamagedFileError, sealed_json, unsealed_json
 
@@ -51,7 +51,7 @@ class LeaseRecord:
     """Given back: the next one need not wait."""
 
     def to_bytes(self) -> bytes:
-        return sealed_json(asdict(self))
+        return sealed_json(plain(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "a lease record") -> LeaseRecord:

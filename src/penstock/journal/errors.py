@@ -160,6 +160,22 @@ class CorruptJournalError(CorruptStorageError):
         )
 
 
+class PositionUnknownError(LocalProtocolError):
+    """An earlier producer of the name has a transaction that could not be settled, because its
+    ledger is damaged or a process holds its journals. Run `penstock recover`, and ask again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"the position of {self.name!r} is not known: an earlier producer of that name has a "
+            "transaction that is not settled. `penstock recover` settles it, or names what is "
+            "in the way"
+        )
+
+
 class ProducerFencedError(LocalProtocolError):
     """This producer was fenced, closed or forgotten, and may never write again. Open a new one."""
 

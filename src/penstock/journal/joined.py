@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.journal.collection import Collection
     from penstock.journal.cut import AsOf, JournalCut
-    from penstock.journal.store import JournalBatch
+    from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import LogEntry
     from penstock.sequence import ProducerState
 
@@ -263,6 +263,10 @@ class JoinedStore(ReadableStore):
             for journal, count in part.store.open_transactions().items()
             if (here := part.named_here(journal)) is not None
         }
+
+    def silence(self) -> Silence | None:
+        found = (store.silence() for store in self.stores)
+        return next((one for one in found if one is not None), None)
 
     def recover_if_possible(self) -> None:
         for store in self.stores:

@@ -97,6 +97,12 @@ def shown(name: str) -> str:
     return ", ".join(parts) or f"collection {collection}"
 
 
+def dashed(name: str) -> str:
+    """The journal that is a partition of a topic, as Kafka's own tools call it: `orders-3`."""
+    _, labels = parse_journal_name(name)
+    return "-".join(map(decode_label, labels.values()))
+
+
 NULL: Final = "null"
 """In a selector: no value. The text is written `"null"`."""
 _TERMS: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')

@@ -18,6 +18,7 @@ from penstock.errors import LocalProtocolError
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, CLOCK_TICK, Kind, clock_from_unix
 from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.frames import Payload, encode_documents
+from penstock.journal.positions import DROP_EVERY, drop_older_positions, read_position
 from penstock.journal.recovery import recover_at_once, settle
 from penstock.journal.rows import conform, split_by_journal
 from penstock.journal.transaction import Transaction
@@ -58,15 +59,21 @@ class Stamped:
 class OpenProducer:
     """Made by `OpenStore.producer()`. Threads may share one; their appends take turns."""
 
-    def __init__(self, store: WritableStore, ledger: ProducerLedger) -> None:
+    def __init__(
+        self, store: WritableStore, ledger: ProducerLedger, name: str | None = None
+    ) -> None:
         self._store = store
         self._ledger = ledger
+        self.name = name
         self._lock = threading.RLock()
         self._clock = 0
         self._last_commit: dict[str, tuple[str, int]] = {}
         """By journal, its identity and the clock."""
         self._last_sent: dict[str, int] = {}
         self._transaction: Transaction | None = None
+        self._position: str | None = None
+        self._is_position_known = False
+        self._positions_written = 0
         self._closed = False
 
     @classmethod
@@ -78,7 +85,7 @@ class OpenProducer:
         # settled afterwards, which needs the journals that it had touched.
         with store.naming(name):
             ledger = store.open_ledger(name)
-            opened = cls(store, ledger)
+            opened = cls(store, ledger, name)
             try:
                 earlier = _retire_others(store, ledger, name)
             except BaseException:
@@ -96,6 +103,16 @@ class OpenProducer:
     @property
     def id(self) -> Producer:
         return self._ledger.producer
+
+    @property
+    def position(self) -> str | None:
+        """What the last committed transaction that had a position said, of this producer or of an
+        earlier one of its name. None: there was none, or this producer has no name."""
+        with self._lock:
+            if not self._is_position_known and self.name is not None:
+                self._position = read_position(self._store, self.name, self.id)
+                self._is_position_known = True
+            return self._position
 
     def append(self, collection: str, rows: Rows) -> int:
         """Appends rows outside of transactions; gives how many. Durable and visible on return."""
@@ -173,6 +190,13 @@ class OpenProducer:
 
     def stamp_continue(self, collection: str, rows: Rows) -> Stamped:
         return self._stamp(collection, rows, Kind.CONTINUE)
+
+    def position_committed(self, position: str) -> None:
+        with self._lock:
+            self._position, self._is_position_known = position, True
+            self._positions_written += 1
+            if self.name is not None and self._positions_written % DROP_EVERY == 0:
+                drop_older_positions(self._store, self.name, self.id)
 
     def next_clock(self) -> int:
         with self._lock:

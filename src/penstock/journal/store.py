@@ -170,6 +170,15 @@ class JournalBatch:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Somebody waits for a store's answer."""
+
+    begun: float
+    """By the process's own clock: who waits on has the same."""
+    reason: str
+
+
 class ReadableStore(abc.ABC):
     """Collections and their journals, as readers see them. Nothing here is changed by reading."""
 
@@ -262,6 +271,10 @@ class ReadableStore(abc.ABC):
         more: from which offset on, and where they ended. From the closest offset at or below `at`
         down, as far as the producers' rows are kept."""
         yield from ()
+
+    def silence(self) -> Silence | None:
+        """What this store has been asked for, and has not answered yet. By any thread."""
+        return None
 
     # Transactions
 

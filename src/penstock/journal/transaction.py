@@ -30,6 +30,7 @@ from penstock.journal.errors import (
     UnknownJournalError,
 )
 from penstock.journal.frames import Ack, encode_ack
+from penstock.journal.positions import POSITIONS, check_position
 from penstock.journal.writable import Decision, ProducerLedger, Touch, WritableStore
 
 if TYPE_CHECKING:
@@ -82,8 +83,19 @@ class Transaction:
         self._ends: dict[str, int] = {}
         self._identities: dict[str, str] = {}
         """Of the journals that have its rows."""
+        self._position: str | None = None
         self._over = False
         self._spoiled = False
+
+    def position(self, position: str) -> None:
+        """Commits with the transaction how far the program has come with its own work. A later
+        producer of the same name finds it as `position`. Of several, the last one counts."""
+        with self._lock:
+            name = self._producer.name
+            check_position(name, position)
+            self._store.create(POSITIONS)
+            self._append(POSITIONS.name, {"name": name, "position": position})
+            self._position = position
 
     def append(self, collection: str, rows: Rows) -> int:
         """Adds rows to the transaction; gives how many. Refused rows leave it as it was."""
@@ -172,6 +184,8 @@ class Transaction:
                 "Mend the disk and call recover()"
             ) from error
         self._end(clock)
+        if self._position is not None:
+            self._producer.position_committed(self._position)
 
     def _carry_out(self, decision: Decision) -> None:
         reached(Step.DECIDED)

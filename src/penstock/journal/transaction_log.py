@@ -27,6 +27,9 @@ class Marker:
     offset: int
     epoch: int
     is_commit: bool
+    is_empty: bool = False
+    """It commits nothing. A coordinator that takes over writes markers again that the one before it
+    had written: this may be such a repetition, which the log has no entry for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,16 @@ class Look:
     """Logged after it for certain."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedProducer:
+    """A producer of transactions, as the log knows it."""
+
+    name: str
+    """What its owner calls it: Kafka's transactional id."""
+    began: float | None
+    """When its open transaction began, in seconds of the wall clock. None: none is open."""
+
+
 class TransactionLog(abc.ABC):
     """A reader of the log, with a place in it. One thread uses it."""
 
@@ -86,6 +99,10 @@ class TransactionLog(abc.ABC):
     def look(self, journals: Sequence[str]) -> Look:
         """The ends of these journals, between two moments at which the log's end is known. The
         closer these are to each other, the fewer producers commit in between."""
+
+    def named(self, producer: int) -> NamedProducer | None:  # noqa: ARG002
+        """What was read of a producer. Any thread may ask."""
+        return None
 
     @abc.abstractmethod
     def close(self) -> None: ...

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from penstock.journal.names import name_of
+from penstock.shuffle.naming import Naming
 from penstock.shuffle.session.view import SILENT_SECONDS
 from penstock.shuffle.status import seconds_of
 from penstock.watch.causes import DiskOverdrawn, OpenTransaction
@@ -100,7 +101,8 @@ class Gathering:
     ) -> tuple[FeedState, list[Seen]]:
         now = state.written
         self._remember_epochs(view)
-        transactions = _transactions(view)
+        naming = Naming(view)
+        transactions = _transactions(view, naming, state.started)
         seen = [*view.waits(consumer, now), *transactions.waits()]
         largest = transactions.largest
         for heard, status in view.heard.values():
@@ -113,13 +115,13 @@ class Gathering:
                 members=tuple(
                     self._member(member, view, assignment) for member in assignment.members
                 ),
-                journals=self._journals(view),
+                journals=self._journals(view, naming),
                 transactions=transactions.state(),
-                watermark=self._watermark(view),
+                watermark=self._watermark(view, naming),
                 consumer=self._consumer(view, consumer, now),
                 recovery=self._recovery(view, now),
             ),
-            seen,
+            [naming.seen(each) for each in seen],
         )
 
     # Members and journals
@@ -170,10 +172,10 @@ class Gathering:
             DiskState(told.size_bytes, told.limit_bytes, told.is_pressed, max(0, overdrawn)),
         )
 
-    def _journals(self, view: SessionView) -> Journals:
+    def _journals(self, view: SessionView, naming: Naming) -> Journals:
         found = [
             JournalState(
-                each.journal,
+                naming.journal(each.journal),
                 each.binding,
                 member,
                 lane,
@@ -206,7 +208,7 @@ class Gathering:
             number: each for number, each in self._epochs.items() if each.verdict != "open"
         }
 
-    def _watermark(self, view: SessionView) -> WatermarkState:
+    def _watermark(self, view: SessionView, naming: Naming) -> WatermarkState:
         clocks = [each.watermark for each in self._epochs.values() if each.watermark is not None]
         promised = [
             (status.slice.promised, key)
@@ -218,7 +220,7 @@ class Gathering:
             _, (member, lane) = min(promised)
             details = view.details.get((member, lane))
             if details is not None and details.held_by is not None:
-                held_by = HeldBy(details.held_by, member)
+                held_by = HeldBy(naming.journal(details.held_by), member)
         return WatermarkState(clocks[-1] if clocks else None, held_by)
 
     def _consumer(self, view: SessionView, consumer: Consumer, now: float) -> ConsumerState:
@@ -289,14 +291,17 @@ class _Transaction:
     producer: str
     cohort: int
     since: float
+    is_external: bool = False
+    """In partitions of Kafka's."""
     touched: dict[str, None] = field(default_factory=dict)
     awaited: dict[str, None] = field(default_factory=dict)
     hinted_by: str | None = None
     rows: int | None = 0
     size_bytes: int | None = 0
+    """Of its open spans; if it has none any more, what it holds is not known."""
 
     def add(self, span: SpanStatus) -> None:
-        self.since = min(self.since, span.begun)
+        self.since = self.since if span.begun is None else min(self.since, span.begun)
         self.touched[span.journal] = None
         self.rows = None if self.rows is None or span.rows is None else self.rows + span.rows
         if self.size_bytes is None or span.bytes is None:
@@ -308,7 +313,8 @@ class _Transaction:
 class _Open:
     """The transactions that are open, or not acknowledged everywhere."""
 
-    def __init__(self, found: list[_Transaction], others: int) -> None:
+    def __init__(self, found: list[_Transaction], others: int, naming: Naming) -> None:
+        self._naming = naming
         self._found = sorted(found, key=lambda each: (each.since, each.producer))
         self._others = others
 
@@ -328,6 +334,7 @@ class _Open:
                         each.cohort,
                         each.rows,
                         each.size_bytes,
+                        each.is_external,
                     ),
                     since=each.since,
                 )
@@ -337,14 +344,14 @@ class _Open:
             len(self._found) + self._others,
             tuple(
                 TransactionState(
-                    each.producer,
+                    self._naming.producer(each.producer),
                     each.since,
                     each.cohort,
-                    tuple(each.touched),
-                    tuple(each.awaited),
-                    each.hinted_by,
-                    each.rows,
-                    each.size_bytes,
+                    tuple(map(self._naming.journal, each.touched)),
+                    tuple(map(self._naming.journal, each.awaited)),
+                    each.hinted_by and self._naming.journal(each.hinted_by),
+                    each.rows or None,
+                    each.size_bytes or None,
                     holds_up=bool(each.awaited),
                 )
                 for each in self._found[:SHOWN_MAX]
@@ -352,7 +359,8 @@ class _Open:
         )
 
 
-def _transactions(view: SessionView) -> _Open:
+def _transactions(view: SessionView, naming: Naming, started: float) -> _Open:
+    """`started` is when the feed did: a span of which nobody knows when it began is as old."""
     found: dict[tuple[str, int], _Transaction] = {}
 
     def of(producer: str, cohort: int, since: float) -> _Transaction:
@@ -364,7 +372,10 @@ def _transactions(view: SessionView) -> _Open:
     for details in view.details.values():
         for span in details.spans:
             cohort = view.plan.bindings[span.binding].cohort
-            of(span.producer, cohort, span.begun).add(span)
+            since = naming.began(span.producer) or span.begun or started
+            transaction = of(span.producer, cohort, since)
+            transaction.is_external |= naming.is_partition(span.journal)
+            transaction.add(span)
     if not view.is_recovery:
         for each in view.awaited:
             transaction = of(str(each.commit.producer), each.cohort, each.since)
@@ -373,7 +384,7 @@ def _transactions(view: SessionView) -> _Open:
                 transaction.hinted_by = name_of(each.hinted_by)
                 transaction.touched[transaction.hinted_by] = None
     others = sum(each.span_count - len(each.spans) for each in view.details.values())
-    return _Open(list(found.values()), others)
+    return _Open(list(found.values()), others, naming)
 
 
 def _told_why(seen: Seen, largest: _Transaction | None) -> Seen:

@@ -36,7 +36,7 @@ from penstock.shuffle.session.topology import Topology
 from penstock.shuffle.slice import events as slice_events
 from penstock.shuffle.slice.actor import SliceActor
 from penstock.shuffle.slice.state import SliceState
-from penstock.shuffle.status import MemberStatus, ended_threads
+from penstock.shuffle.status import MemberStatus, ended_threads, silent_store
 from penstock.snapshot import Captured, SnapshotParticipant, SnapshotStore
 from penstock.threads import supervised
 from penstock.transport import Origin, Receiver, Sender, VnodeData
@@ -118,6 +118,7 @@ class Member:
         self.failure: BaseException | None = None
         self._log_about = about(_LOG, feed=setup.feed.name, member=self.member)
         settings, assignment = setup.settings, setup.assignment
+        self._store = store
         plan = make_plan(setup.feed, store)
         members = assignment.members
         lanes = range(len(plan.lanes))
@@ -300,7 +301,8 @@ class Member:
         queue, queue_waits = self._queue.status()
         status, waits, details = of.status(with_details=with_details)
         if of.lane == 0:
-            waits += (*queue_waits, *ended_threads())
+            silent = silent_store(self.member, self._store)
+            waits += (*queue_waits, *ended_threads(), *silent)
         return MemberStatus(self.member, of.lane, os.getpid(), _HOST, status, queue, waits, details)
 
     # Epochs

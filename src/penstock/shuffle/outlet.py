@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.checksum import RunningChecksum
-from penstock.errors import CorruptStorageError
+from penstock.errors import CorruptStorageError, PenstockError
 from penstock.frontier import encode_chunks
 from penstock.logs import about
 from penstock.shuffle.plan import make_plan
@@ -86,6 +86,9 @@ class Outlet:
         except MemberLostError as error:
             self._failed(error)
             return None
+        except PenstockError as error:
+            self._shuffle.watch.failed(str(error))  # no restart mends it, and who watches is told
+            raise
         if newest is not None:
             self._epochs[newest.number] = newest
             self._restarts.epoch_came()

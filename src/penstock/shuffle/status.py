@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.ids import clock_to_unix
 from penstock.threads import ended
-from penstock.watch.causes import ThreadEnded
+from penstock.watch.causes import StoreSilent, ThreadEnded
 from penstock.watch.standing import Seen
 
+if TYPE_CHECKING:
+    from penstock.journal.store import ReadableStore
+
+MICROSECONDS: Final = 1_000_000
 NAMED_MAX: Final = 100
 """Journals and spans of one Slice: as many as a view shows of a whole feed."""
 
@@ -75,7 +79,8 @@ class SpanStatus:
     producer: str
     journal: str
     binding: int
-    begun: float
+    begun: float | None
+    """None: its first row was read by an earlier session, and rows have times of their own."""
     rows: int | None
     """None: it began before this session, and was not read by it."""
     bytes: int | None
@@ -114,6 +119,16 @@ def ended_threads() -> tuple[Seen, ...]:
     return tuple(
         Seen(ThreadEnded(process, each.thread, each.reason), since=each.at) for each in ended()
     )
+
+
+def silent_store(member: int, store: ReadableStore) -> tuple[Seen, ...]:
+    """What it has been asked for and does not answer. Most of that is answered in milliseconds."""
+    silence = store.silence()
+    if silence is None:
+        return ()
+    # Another question that waits is another wait.
+    progress = int(silence.begun * MICROSECONDS)
+    return (Seen(StoreSilent(member, store.url, silence.reason), progress),)
 
 
 def seconds_of(clock: int) -> float:

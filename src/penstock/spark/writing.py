@@ -8,8 +8,9 @@ what the tasks say they have staged. A batch has the same number when it is run 
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -38,7 +39,12 @@ if TYPE_CHECKING:
 
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
-_SPARKS_OWN: Final = ("checkpointlocation", "queryname")
+_KAFKA: Final = "kafka."
+_SERVERS: Final = "bootstrap.servers"
+_CHECKPOINT: Final = "checkpointlocation"
+_BESIDE_CHECKPOINT: Final = "penstock"
+"""The folder within a query's checkpoint where staged rows and decisions are."""
+_SPARKS_OWN: Final = (_CHECKPOINT, "queryname")
 """Options that Spark hands on, although they are its own."""
 
 
@@ -134,6 +140,12 @@ class WriteOptions:
     table: str = ""
     key: str = ""
     batch: str = ""
+    topic: str = ""
+    folder: str = ""
+    transactional_id_prefix: str = ""
+    transaction_bytes: str = ""
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those that begin with `kafka.`, without it. They may hold secrets."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -143,16 +155,26 @@ class WriteOptions:
             for name, value in given.items()
             if name.lower() not in _SPARKS_OWN
         }
-        known = [field.name for field in fields(cls)]
+        kafka = {
+            name.removeprefix(_KAFKA): values.pop(name)
+            for name in list(values)
+            if name.startswith(_KAFKA)
+        }
+        known = [field.name for field in fields(cls) if field.name != "kafka"]
         for name in values:
             if name not in known:
                 raise ConfigurationError(
                     f"there is no option {name!r} for writing; choose from {', '.join(known)}"
                 )
-        options = cls(**values)
+        options = cls(**values, kafka=kafka)
         if options.sink not in _OPTIONS_OF:
             raise ConfigurationError(
                 f"option 'sink' is {' or '.join(map(repr, _OPTIONS_OF))}, not {options.sink!r}"
+            )
+        if kafka and options.sink != "kafka":
+            raise ConfigurationError(
+                f"options 'kafka.*' do not go with sink {options.sink!r}; leave them out, or say "
+                ".option('sink', 'kafka')"
             )
         needed, possible = _OPTIONS_OF[options.sink]
         for name, example in needed.items():
@@ -175,6 +197,7 @@ _OPTIONS_OF: Final[dict[str, tuple[dict[str, str], set[str]]]] = {
     "collection": ({"store": "file:///data/journals", "collection": "totals"}, {"meta"}),
     "parquet": ({"path": "/data/totals"}, {"decisions"}),
     "postgres": ({"conninfo": "service=streams", "table": "public.totals"}, {"key"}),
+    "kafka": ({}, {"topic", "folder", "meta", "transactional_id_prefix", "transaction_bytes"}),
 }
 """For each sink, the options that it needs, with an example, and those that it may have."""
 
@@ -190,6 +213,8 @@ def stream_writer(given: Mapping[str, str], frame: StructType, overwrite: bool) 
 def frame_writer(given: Mapping[str, str], frame: StructType, overwrite: bool) -> SinkWriter:
     options = WriteOptions.parse(given)
     target = f"{options.sink} {options.collection} {options.path} {options.table}"
+    if options.sink == "kafka":
+        target = f"kafka {options.kafka.get(_SERVERS, '')} {options.topic}"
     number = int(options.batch) if options.batch else None
     return SinkWriter(sink_for(given, frame, overwrite), number, target)
 
@@ -208,6 +233,8 @@ def sink_for(given: Mapping[str, str], frame: StructType, overwrite: bool) -> Tw
         return ParquetSink(options.path, options.decisions or None)
     if options.sink == "postgres":
         return _postgres_sink(options, schema)
+    if options.sink == "kafka":
+        return _kafka_sink(options, schema, _folder(options, given))
     sink = CollectionSink(options.store, options.collection, options.meta or None)
     sink.check(schema)
     return sink
@@ -226,6 +253,46 @@ def _postgres_sink(options: WriteOptions, schema: pa.Schema) -> TwoPhaseSink:
     sink = PostgresSink(options.conninfo, options.table, schema.names, key)
     sink.check(schema)
     return sink
+
+
+def _kafka_sink(options: WriteOptions, schema: pa.Schema, folder: str) -> TwoPhaseSink:
+    try:
+        from penstock.sinks.kafka import PREFIX, TRANSACTION_BYTES, KafkaSink  # noqa: PLC0415 - not for all
+    except ModuleNotFoundError as error:
+        if error.name not in ("kafka", "crc32c"):
+            raise
+        raise ConfigurationError(
+            f"the sink 'kafka' needs {error.name}; run: pip install 'penstock[kafka]'"
+        ) from None
+    size_bytes = options.transaction_bytes or str(TRANSACTION_BYTES)
+    if not size_bytes.isdecimal() or not int(size_bytes):
+        raise ConfigurationError(
+            f"option 'transaction_bytes' is a whole number above 0, not {size_bytes!r}"
+        )
+    sink = KafkaSink(
+        options.kafka,
+        folder,
+        options.topic or None,
+        meta=options.meta or None,
+        prefix=options.transactional_id_prefix or PREFIX,
+        transaction_bytes=int(size_bytes),
+    )
+    sink.check(schema)
+    return sink
+
+
+def _folder(options: WriteOptions, given: Mapping[str, str]) -> str:
+    """Where rows wait for their commit, if nobody says: in the query's checkpoint."""
+    if options.folder:
+        return options.folder
+    found = {name.lower(): value for name, value in given.items()}.get(_CHECKPOINT, "")
+    if not found:
+        raise ConfigurationError(
+            "option 'folder' is missing: name a folder that the driver and all executors share, "
+            "where rows wait for their commit, for example .option('folder', '/data/staged')"
+        )
+    # Hadoop writes file:/path, with one slash.
+    return f"{re.sub('^file:/+', '/', found).rstrip('/')}/{_BESIDE_CHECKPOINT}"
 
 
 def _stage(

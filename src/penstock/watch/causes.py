@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 from penstock.errors import RemoteProtocolError
-from penstock.watch.wording import counted, lasting, listed, sized
+from penstock.watch.wording import counted, lasting, listed, quoted, sized
 
 NEVER: Final = float("inf")
 
@@ -127,6 +127,35 @@ class Starting(Cause):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSilent(Cause):
+    kind = "store_silent"
+    shown_after_seconds = 2.0
+    stall_after_seconds = 10.0
+    heals_itself = True
+
+    member: int
+    store: str
+    reason: str
+
+    @property
+    def who(self) -> str:
+        return f"member {self.member}"
+
+    def text(self, seconds: float) -> str:
+        return (
+            f"Member {self.member} has waited {lasting(seconds)} for an answer of {self.store}: "
+            f"{self.reason}."
+        )
+
+    @property
+    def advice(self) -> str | None:
+        return (
+            "See whether the brokers run, lead their partitions, and can be reached from the "
+            "member's machine. Nothing is lost: the feed goes on by itself when they answer."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Restart(Cause):
     kind = "restart"
     shown_after_seconds = 0.0
@@ -194,7 +223,7 @@ class Listing(_OfSlice):
 
     @property
     def advice(self) -> str | None:
-        return "Look whether the store answers: penstock doctor --store URL, penstock list."
+        return "Look whether the store answers: penstock doctor --store URL."
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +241,7 @@ class Probing(_OfSlice):
 
     @property
     def advice(self) -> str | None:
-        return "Look whether the store answers: penstock read URL --journal, or its disk."
+        return "Look whether the store answers: penstock doctor --store URL."
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +494,7 @@ class OpenTransaction(Cause):
     cohort: int
     rows: int | None
     bytes: int | None
+    in_kafka: bool = False
 
     @property
     def who(self) -> str:
@@ -475,14 +505,23 @@ class OpenTransaction(Cause):
         return (self.cohort,)
 
     def text(self, seconds: float) -> str:
-        held = "its rows" if self.rows is None else counted(self.rows, "row")
+        held = "its rows are" if self.rows is None else counted(self.rows, "row")
+        held += {None: "", 1: " is"}.get(self.rows, " are")
+        where = listed(self.journals, "partition" if self.in_kafka else "journal")
         return (
-            f"Producer {self.producer} has a transaction open since {lasting(seconds)} in "
-            f"{listed(self.journals, 'journal')}: {held} are stored, and hidden until it commits."
+            f"Producer {self.producer} has had a transaction open for {lasting(seconds)} in "
+            f"{where}: {held} stored, and hidden until it commits."
         )
 
     @property
     def advice(self) -> str | None:
+        if self.in_kafka:
+            return (
+                f"Have producer {self.producer} commit or abort; if it hangs, penstock abort "
+                f"{quoted(self.producer)} --store kafka://... ends the transaction, and the "
+                "rows are lost. Rows of others are delivered meanwhile. Kafka itself aborts it "
+                "after the producer's transaction.timeout.ms."
+            )
         return (
             f"Have producer {self.producer} commit or roll back; if its process is gone, "
             "penstock recover rolls back what it left; if it hangs, penstock abort "
@@ -675,6 +714,7 @@ KINDS: Final[dict[str, type[Cause]]] = {
         ThreadEnded,
         Recovery,
         Starting,
+        StoreSilent,
         Listing,
         Probing,
         JournalLags,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_WORD: Final = re.compile(r"[\w.:@%+=/-]+", re.ASCII)
 NAMED_MAX: Final = 3
 """Of a list of names: more would hide the sentence."""
 
@@ -38,6 +40,11 @@ def sized(size_bytes: float) -> str:
     while value >= 1024 and unit < len(_SIZES) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:,.0f} {_SIZES[unit]}" if unit == 0 else f"{value:,.1f} {_SIZES[unit]}"
+
+
+def quoted(text: str) -> str:
+    """As a shell takes it for one word, whatever is in it."""
+    return text if _WORD.fullmatch(text) else "'" + text.replace("'", "'\\''") + "'"
 
 
 def listed(names: Iterable[object], thing: str = "") -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.ids import Producer
-from penstock.journal import open_store
+from penstock.journal import kind_of_store, open_store
 from penstock.journal.recovery import OpenTransaction
 from penstock.person import person
 
@@ -47,9 +47,14 @@ class Aborting:
         stopped in the middle of its commit, and neither pages nor `close` may wait with it.
         """
         url = _store_of(look)
-        producer, seen = _asked(asked)
         if url is None:
             raise ConfigurationError(f"feed {look.name} does not say which store it reads")
+        if kind_of_store(url) != "file":
+            raise ConfigurationError(
+                f"this page has no rights in {url}; in a terminal, with yours: penstock abort "
+                f"PRODUCER --store {url}"
+            )
+        producer, seen = _asked(asked)
         by = f"{person()} (page, from {client})"
         with open_store(url, create=False) as store:
             done = store.abort(producer, by, seen)
@@ -61,8 +66,8 @@ class Aborting:
     def done(self, look: Look) -> list[dict[str, Any]]:
         """Those of the feed's store, the newest first."""
         url = _store_of(look)
-        if url is None:
-            return []
+        if url is None or kind_of_store(url) != "file":
+            return []  # others keep no record of aborts
         with self._lock:
             at, listed = self._listed.get(url, (float("-inf"), []))
             if time.monotonic() - at >= LOOK_SECONDS:

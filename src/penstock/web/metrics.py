@@ -35,6 +35,8 @@ penstock_restarts_total                     counter -                      how o
 penstock_wait_since_timestamp_seconds       gauge   kind,who,stall         since when somebody waits, and for what
 penstock_journals                           gauge   -                      journals that are read
 penstock_journal_rows_behind                gauge   journal,binding        rows to be read; of the journals furthest behind, up to 100
+penstock_journal_read_offset                gauge   journal,binding        up to where it is read; its rate() is rows a second
+penstock_journal_end_offset                 gauge   journal,binding        where it ends
 penstock_member_heard_timestamp_seconds     gauge   member                 when a member was heard last
 penstock_member_vnodes                      gauge   member                 vnodes that a member owns
 penstock_slice_rows_read_total              counter member,lane            rows read from journals
@@ -130,6 +132,8 @@ def _samples(look: Look) -> Iterator[_Sample]:
     for one in _list(journals, "shown"):
         labels = (one.get("journal"), one.get("binding"))
         yield "penstock_journal_rows_behind", labels, one.get("rows_behind")
+        yield "penstock_journal_read_offset", labels, one.get("offset")
+        yield "penstock_journal_end_offset", labels, one.get("head")
     for member in _list(state, "members"):
         yield from _of_member(member)
     transactions = _part(state, "transactions")

@@ -85,6 +85,20 @@ def test_a_name_fences_its_earlier_producer(place: Place, store: OpenStore) -> N
         assert seen(other)["orders"] == [2]
 
 
+def test_a_name_knows_the_position_that_was_committed_with_its_documents(
+    place: Place, store: OpenStore
+) -> None:
+    with store.producer("loader") as first:
+        with first.transaction() as transaction:
+            transaction.append("orders", documents([1]))
+            transaction.position("1")
+        left_open = first.transaction()
+        left_open.append("orders", documents([2]))
+        left_open.position("2")
+        with place.open() as other, other.producer("loader") as second:
+            assert (second.position, seen(other)["orders"]) == ("1", [1])
+
+
 def test_an_abort_by_hand_rolls_back_and_is_on_record(place: Place, store: OpenStore) -> None:
     producer = store.producer()
     open_ = producer.transaction()

@@ -53,6 +53,7 @@ def test_the_listing_as_json_holds_everything(run: Run, orders: OpenStore) -> No
         "partition_by": ["region"],
         "retention_seconds": None,
         "retention_bytes": None,
+        "external": False,
         "journals": [
             {
                 "name": "orders/region=eu/000",

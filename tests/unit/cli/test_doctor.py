@@ -17,10 +17,11 @@ import pytest
 
 from penstock.cli.checkup.findings import age
 from penstock.cli.checkup.leftovers import check_leftovers, remove_feed
-from penstock.cli.checkup.place import check_place, newest_clock
+from penstock.cli.checkup.place import check_place
 from penstock.errors import ConfigurationError
 from penstock.ids import clock_duration, clock_from_unix
 from penstock.journal import open_store
+from penstock.journal.upkeep import newest_clock
 from penstock.sinks.batches import Decisions
 from penstock.sinks.collection import CollectionSink
 from penstock.sinks.two_phase import Batch, Decision

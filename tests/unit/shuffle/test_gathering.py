@@ -10,6 +10,7 @@ from penstock.epoch.decisions import Decision, Verdict
 from penstock.epoch.times import EpochTime
 from penstock.ids import Producer, clock_from_unix
 from penstock.journal.names import EVERYTHING
+from penstock.journal.transaction_log import NamedProducer
 from penstock.routing import assign
 from penstock.shuffle.gathering import Gathering
 from penstock.shuffle.plan import BindingPlan, Plan
@@ -199,3 +200,45 @@ def test_a_recovery_says_how_long_it_will_take() -> None:
     assert state.recovery is not None
     assert (state.recovery.rows_done, state.recovery.seconds_left) == (20, 8.0)
     assert state.waits[0].kind == "recovery"
+
+
+PARTITION = "shop/topic=my%20orders/partition=%_3/000"
+TOPICS = replace(PLAN, bindings=(replace(BINDING, collection="shop", by_offset=True),))
+
+
+def test_partitions_and_transactional_ids_have_the_names_that_kafka_s_tools_know() -> None:
+    hung = SpanStatus(str(PRODUCER), PARTITION, 0, None, None, None)
+    told = Details((JournalStatus(PARTITION, 0, 5, 9, NOW - 1),), (hung,), 1, PARTITION)
+    named = {str(PRODUCER): NamedProducer("nightly import", NOW - 90)}
+    found = view(plan=TOPICS, details={(2, 0): told}, named=named)
+    state = look(Gathering(), found)
+    assert [(one.journal, one.rows_behind) for one in state.journals.shown] == [("my orders-3", 4)]
+    assert state.watermark.held_by is not None
+    assert state.watermark.held_by.journal == "my orders-3"
+    (transaction,) = state.transactions.shown
+    assert (transaction.producer, transaction.touched) == ("nightly import", ("my orders-3",))
+    assert transaction.since == NOW - 90, "as the transaction log knows it"
+    (wait,) = state.waits
+    assert "open for 1 min 30 s in partition my orders-3" in wait.text
+    assert wait.advice is not None
+    assert "penstock abort 'nightly import' --store kafka://" in wait.advice
+
+
+def test_a_span_of_which_nobody_knows_the_begin_is_as_old_as_the_feed() -> None:
+    hung = SpanStatus(str(PRODUCER), PARTITION, 0, None, None, None)
+    found = view(plan=TOPICS, details={(1, 0): Details((), (hung,), 1, None)})
+    (transaction,) = look(Gathering(), found).transactions.shown
+    assert (transaction.producer, transaction.since) == (str(PRODUCER), NOW - 60)
+
+
+def test_a_commit_that_is_awaited_in_a_partition_is_named_once() -> None:
+    known = f"{PARTITION}@0011"
+    other = "shop/topic=orders/partition=%_0/000"
+    span = SpanStatus(str(PRODUCER), PARTITION, 0, NOW, 1, 10)
+    awaited = AwaitedView(0, NOW - 5, Awaited(f"{other}@0022", 0, PRODUCER, 0, 8), known)
+    details = {(1, 0): Details((), (span,), 1, None)}
+    (one,) = look(
+        Gathering(), view(plan=TOPICS, details=details, awaited=(awaited,))
+    ).transactions.shown
+    assert (one.touched, one.awaited) == (("my orders-3",), ("orders-0",))
+    assert one.hinted_by == "my orders-3"

@@ -24,13 +24,15 @@ def test_options_are_read_in_any_case_and_sparks_own_passed_over() -> None:
         ({"store": "x"}, "option 'collection' is missing"),
         ({**COLLECTION, "colection": "x"}, "there is no option 'colection' for writing; choose"),
         (
-            {**COLLECTION, "sink": "kafka"},
-            "option 'sink' is 'collection' or 'parquet' or 'postgres'",
+            {**COLLECTION, "sink": "kafk"},
+            "option 'sink' is 'collection' or 'parquet' or 'postgres' or 'kafka'",
         ),
         ({**COLLECTION, "key": "id"}, "option 'key' does not go with sink 'collection'"),
         ({**COLLECTION, "batch": "-1"}, "option 'batch' is the number that foreachBatch gives"),
         ({"sink": "parquet"}, "option 'path' is missing"),
         ({"sink": "postgres", "conninfo": "x"}, "option 'table' is missing"),
+        ({**COLLECTION, "kafka.acks": "all"}, "options 'kafka.*' do not go with sink 'collection'"),
+        ({"sink": "kafka", "store": "x"}, "option 'store' does not go with sink 'kafka'"),
     ],
 )
 def test_wrong_options_are_told(given: dict[str, str], words: str) -> None:
@@ -44,3 +46,18 @@ def test_overwriting_and_numbering_a_stream_are_refused() -> None:
         sink_for(COLLECTION, StructType(), overwrite=True)
     with pytest.raises(ConfigurationError, match="a streaming query numbers its batches"):
         stream_writer({**COLLECTION, "batch": "3"}, StructType(), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "option 'folder' is missing: name a folder that the driver and all executors share"),
+        ({"folder": "/f"}, "'kafka.bootstrap.servers' cannot be used: it is missing"),
+        ({"folder": "/f", "transaction_bytes": "0"}, "'transaction_bytes' is a whole number"),
+        ({"folder": "/f", "kafka.bootstrap.servers": "a:1"}, "has no column 'value'"),
+    ],
+)
+def test_wrong_options_of_the_kafka_sink_are_told(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        sink_for({"sink": "kafka", **given}, StructType(), overwrite=False)
+    assert words in str(caught.value)

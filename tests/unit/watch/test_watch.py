@@ -81,6 +81,7 @@ EXAMPLES: list[Cause] = [
     kinds.Idle(),
     kinds.ClockAhead(1, 0, "orders/000", "0100000000aa", 3.2e8, 2),
     kinds.ThreadEnded(4711, "penstock watch", "KeyError: 'x'"),
+    kinds.StoreSilent(1, "kafka://broker:9092", "could not read orders-0: it is gone"),
 ]
 
 
@@ -128,7 +129,7 @@ def waits(*causes: Cause, seconds: float = 30.0) -> tuple[Any, ...]:
 
 def test_every_kind_has_an_example_and_its_name() -> None:
     assert {cause.kind for cause in EXAMPLES} == set(KINDS)
-    assert len(KINDS) == 23
+    assert len(KINDS) == 24
 
 
 @pytest.mark.parametrize("cause", EXAMPLES, ids=lambda cause: cause.kind)

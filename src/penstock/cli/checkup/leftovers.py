@@ -9,16 +9,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.checkup.findings import age, error, note, ok, warning
-from penstock.cli.inspection.producers import is_locked
 from penstock.cli.settling import sentence, settle
 from penstock.cli.shuffle_view import sized
 from penstock.cli.terminal import counted
 from penstock.errors import ConfigurationError, CorruptStorageError, PenstockError
 from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
-from penstock.journal.file.head import Head
-from penstock.journal.file.ledger import list_ledgers
-from penstock.journal.file.repair import Unrest, is_journal, list_cuts, unrest
-from penstock.journal.file.store import FileStore
+from penstock.journal.upkeep import find_ends, list_ledgers, unrest_of
+from penstock.locks import is_locked
 from penstock.shuffle.feed import NAME_PATTERN
 from penstock.shuffle.running import lock_folder
 from penstock.sinks.batches import Decisions
@@ -34,12 +31,11 @@ if TYPE_CHECKING:
 
     from penstock.cli.checkup.findings import Finding
     from penstock.journal import OpenStore
+    from penstock.journal.upkeep import Unrest
     from penstock.journal.writable import ProducerRecord
 
 DECIDED_SECONDS_MAX: Final = 600.0
 """A batch is committed seconds after it was decided. One that is not has lost its query."""
-LOOKS_MIN, LOOKS_MAX, LOOK_SECONDS = 3, 20, 0.05
-"""An append takes a few milliseconds. Who is seen in one twice was killed there, or is paused."""
 _REPAIR: Final = "penstock doctor --repair"
 
 
@@ -70,49 +66,20 @@ def _collections(store: OpenStore) -> Iterator[Finding]:
 
 
 def _ends(store: OpenStore, root: Path, *, repair: bool) -> Iterator[Finding]:
-    to_disk = not isinstance(store, FileStore) or store.durability == "synced"
     looked_at = torn = 0
-    for folder in sorted((root / "journals").glob("*/*")):
-        if not is_journal(folder):
-            continue
+    for end in find_ends(store, root):
         looked_at += 1
-        journal = f"{folder.parent.name}/{folder.name.replace('+', '/')}"
-        found = _end(folder, to_disk=to_disk)
-        if found is not None:
+        if end.unrest is not None:
             torn += 1
-            mended = _mended(store, journal, folder, found) if repair else None
-            yield mended or _unmended(journal, folder, found)
-        cuts = list_cuts(folder)
-        if cuts:
-            used = sized(sum(path.stat().st_size for path in cuts))
-            said = f"{journal}: {counted(len(cuts), 'torn end')} kept ({used}), the last {cuts[-1]}"
+            mended = _mended(store, end.journal, end.folder, end.unrest) if repair else None
+            yield mended or _unmended(end.journal, end.folder, end.unrest)
+        if end.cuts:
+            used = sized(sum(path.stat().st_size for path in end.cuts))
+            count = counted(len(end.cuts), "torn end")
+            said = f"{end.journal}: {count} kept ({used}), the last {end.cuts[-1]}"
             yield note("journals", said, "remove them if you miss nothing")
     if not torn:
         yield ok("journals", f"no unfinished end in {counted(looked_at, 'journal')}")
-
-
-def _end(folder: Path, *, to_disk: bool) -> Unrest | None:
-    """What is wrong with a journal's end, if something is. An append may be under way: so it is
-    only believed if nothing changes for a while."""
-    before, found = None, _look(folder, to_disk=to_disk)
-    looks = 0
-    while found is not None and (looks < LOOKS_MIN or found != before):
-        if looks == LOOKS_MAX:
-            return None  # somebody appends all the time, and so has mended what there was
-        time.sleep(LOOK_SECONDS)
-        before, found, looks = found, _look(folder, to_disk=to_disk), looks + 1
-    return found
-
-
-def _look(folder: Path, *, to_disk: bool) -> Unrest | None:
-    try:
-        descriptor = os.open(folder / "head", os.O_RDONLY)
-    except FileNotFoundError:
-        return Unrest("its head is missing")
-    try:
-        return unrest(Head(descriptor), folder, to_disk=to_disk)
-    finally:
-        os.close(descriptor)
 
 
 def _unmended(journal: str, folder: Path, found: Unrest) -> Finding:
@@ -133,7 +100,7 @@ def _mended(store: OpenStore, journal: str, folder: Path, found: Unrest) -> Find
         todo = f"penstock inspect {folder} --verify"
         said = f"{journal}: {found.what}, and cannot be mended: {failed}"
         return error("journals", said, todo)
-    if _end(folder, to_disk=True) is not None:
+    if unrest_of(folder, to_disk=True) is not None:
         said = f"{journal}: {found.what}, and is not mended: another process is at work on it"
         return warning("journals", said, "see what stops that process, then look again")
     return ok("journals", f"mended {journal}: {found.what}")

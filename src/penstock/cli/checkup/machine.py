@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.checkup.findings import error, note, ok, warning
-from penstock.cli.inspection.producers import is_locked
 from penstock.cli.shuffle_view import sized
+from penstock.locks import is_locked
 from penstock.spark.cluster.private import left_folders, sweep
 from penstock.spark.java import JavaMissingError, find_java_home, java_version
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -13,9 +12,8 @@ from penstock.cli.checkup.findings import error, note, ok, warning
 from penstock.cli.shuffle_view import sized
 from penstock.disk import sync_folder
 from penstock.ids import clock_elapsed, clock_from_unix, clock_to_datetime
-from penstock.journal.errors import CorruptJournalError
-from penstock.journal.file.durable import replace_file, try_lock
-from penstock.journal.file.segment import SegmentReader
+from penstock.journal.upkeep import newest_clock
+from penstock.locks import try_lock
 from penstock.storage import Storage
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ FREE_BYTES_MIN: Final = 1024**3
 FREE_SHARE_MIN: Final = 0.05
 CLOCK_AHEAD_SECONDS_MAX: Final = 60
 """A producer that appends more than a million documents a second runs ahead of the clock."""
-SEGMENTS_LOOKED_AT: Final = 20
-"""Those written last: of thousands of journals the others are older."""
 
 
 def check_place(root: Path) -> Iterator[Finding]:
@@ -91,10 +87,11 @@ def _creates(folder: Path) -> bool:
 
 
 def _renames(folder: Path) -> bool:
-    path = folder / "replaced"
-    replace_file(path, b"old")
+    path, new = folder / "replaced", folder / "new"
+    path.write_bytes(b"old")
     with path.open("rb") as before:
-        replace_file(path, b"new")
+        new.write_bytes(b"new")
+        new.rename(path)
         return (before.read(), path.read_bytes()) == (b"old", b"new")
 
 
@@ -131,20 +128,3 @@ def _clock(root: Path) -> Finding:
             "--as-of, delays and retention go by these clocks",
         )
     return ok("clock", f"not before the newest clock in the store, {moment}")
-
-
-def newest_clock(root: Path) -> int:
-    """Of the segments that were written last. 0 if there is no document."""
-    segments = sorted(
-        (root / "journals").glob("*/*/*.segment"), key=lambda path: path.stat().st_mtime
-    )
-    newest = 0
-    for path in segments[-SEGMENTS_LOOKED_AT:]:
-        with (
-            contextlib.suppress(CorruptJournalError, FileNotFoundError),  # an unfinished end
-            SegmentReader(path.parent.name, path.parent, int(path.stem)) as reader,
-        ):
-            header, position = reader.stated_header()
-            for _, frame in reader.headers(position, header.first_offset, reader.size()):
-                newest = max(newest, frame.last_clock)
-    return newest

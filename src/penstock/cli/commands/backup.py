@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.options import examples, json_option, open_store, store_option
+from penstock.cli.options import address_of, examples, json_option, store_option
 
 
 @click.command(
@@ -35,13 +35,15 @@ def backup(folder: Path, as_json: bool, store_url: str | None) -> None:
     """
     from penstock.cli import terminal
     from penstock.cli.shuffle_view import sized
-    from penstock.journal.file.rescue.backup import back_up
+    from penstock.journal.upkeep import back_up
 
     bar = terminal.progress(terminal.messages(), counting=False)
     task = bar.add_task("copying", total=None)
-    with open_store(store_url) as store, bar:
+    with bar:
         done = back_up(
-            store, folder.absolute(), lambda at, total: bar.update(task, completed=at, total=total)
+            address_of(store_url),
+            folder.absolute(),
+            lambda at, total: bar.update(task, completed=at, total=total),
         )
     point = done.point
     if as_json:

@@ -16,7 +16,7 @@ from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from penstock.cli.inspection.folders import FolderReport
-    from penstock.cli.inspection.report import Report
+    from penstock.report import Report
 
 ROWS_SHOWN: Final = 20
 
@@ -108,7 +108,7 @@ def _folder(path: Path, *, verify: bool) -> FolderReport:
 def _show(found: list[Report | FolderReport]) -> None:
     from penstock.cli import terminal
     from penstock.cli.inspection import view
-    from penstock.cli.inspection.report import Report
+    from penstock.report import Report
 
     console = terminal.output()
     for one in found:

@@ -53,6 +53,8 @@ def journals() -> None:
         "penstock journals --store file:///data/journals",
         'penstock journals orders --partitions "region=eu,!tier=2"',
         "penstock journals --json | jq '.[].journals[].name'",
+        "penstock journals --store kafka://broker:9092          topics",
+        "penstock journals TOPIC --store kafka://broker:9092    its partitions",
     ),
 )
 @click.argument("collection", required=False)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         "penstock read orders --as-of 2026-11-15T20:00:00+00:00",
         "penstock read orders --follow --meta",
         "penstock read orders --raw | grep ACK",
+        "penstock read TOPIC --store kafka://broker:9092 | jq -r '.value | @base64d'",
     )
 )
 @click.argument("collection")

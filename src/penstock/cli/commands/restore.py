@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.options import examples, json_option, store_option
+from penstock.cli.options import address_of, examples, json_option, store_option
 
 
 @click.command(
@@ -45,9 +45,8 @@ def restore(
     missing in the restored one.
     """
     from penstock.cli import terminal
-    from penstock.journal import local_folder
-    from penstock.journal.file.rescue.restore import check_point
-    from penstock.journal.file.rescue.restore import restore as restore_store
+    from penstock.journal.upkeep import check_point
+    from penstock.journal.upkeep import restore as restore_store
 
     if listing:
         _list(folder, as_json=as_json)
@@ -67,7 +66,7 @@ def restore(
         if not store_url:
             raise click.UsageError("where to? Say --store file:///data/restored")
         with bar:
-            done = restore_store(folder, local_folder(store_url), point, moved)
+            done = restore_store(folder, address_of(store_url), point, moved)
         said = {
             "point": done.point.number,
             "rows": done.point.rows,
@@ -87,7 +86,7 @@ def _list(folder: Path, *, as_json: bool) -> None:
     import datetime
 
     from penstock.cli import terminal
-    from penstock.journal.file.rescue.points import list_points, read_point
+    from penstock.journal.upkeep import list_points, read_point
 
     points = [read_point(folder, number) for number in list_points(folder)] or [read_point(folder)]
     if as_json:

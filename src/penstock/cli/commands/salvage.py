@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.options import examples, json_option, open_store, store_option
+from penstock.cli.options import address_of, examples, json_option, store_option
 
 if TYPE_CHECKING:
-    from penstock.journal.file.rescue.salvage import SalvagedJournal
+    from penstock.journal.upkeep import SalvagedJournal
 
 
 @click.command(
@@ -38,15 +38,14 @@ def salvage(ctx: click.Context, target: str, as_json: bool, store_url: str | Non
     The exit code is 1 if something is missing.
     """
     from penstock.cli import terminal
-    from penstock.journal import local_folder
-    from penstock.journal.file.rescue.salvage import salvage as salvage_store
+    from penstock.journal.upkeep import salvage as salvage_store
 
     bar = terminal.progress(terminal.messages())
     task = bar.add_task("salvaging", total=None)
-    with open_store(store_url) as store, bar:
+    with bar:
         found = salvage_store(
-            store,
-            local_folder(target),
+            address_of(store_url),
+            target,
             lambda at, total: bar.update(task, completed=at, total=total),
         )
     if as_json:

@@ -44,8 +44,14 @@ DIFFERENCES_SHOWN: Final = 20
         "penstock shuffle --collection orders --carrier local --json | jq .documents",
     )
 )
-@click.option("--collection", metavar="NAME", help="What to read. Or several, with --feed.")
-@click.option("--key", default="", metavar="COLUMNS", help="Instead of the collection's own key.")
+@click.option(
+    "--collection",
+    "collections",
+    multiple=True,
+    metavar="NAME",
+    help="What to read. May be repeated.",
+)
+@click.option("--key", default="", metavar="COLUMNS", help="Instead of a collection's own key.")
 @click.option(
     "--feed",
     "feed_file",
@@ -102,7 +108,7 @@ DIFFERENCES_SHOWN: Final = 20
 def shuffle(
     ctx: click.Context,
     *,
-    collection: str | None,
+    collections: tuple[str, ...],
     key: str,
     feed_file: Path | None,
     members: int,
@@ -125,7 +131,7 @@ def shuffle(
 
     If a member fails, all begin anew from the newest epoch. With a --folder, so does the next run.
     """
-    if (collection is None) == (feed_file is None):
+    if bool(collections) == (feed_file is not None):
         raise click.UsageError("what shall be read? Say either --collection NAME or --feed FILE")
     if key and feed_file is not None:
         raise click.UsageError("--key goes with --collection; a feed file has its keys in it")
@@ -139,7 +145,7 @@ def shuffle(
     messages = terminal.messages()
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_to(log_json))
-        given = _feed(collection, key, feed_file)
+        given = _feed(collections, key, feed_file)
         feed, store = open_feed(given, store_url)
         stack.callback(store.close)
         plan = make_plan(feed, store)
@@ -170,13 +176,14 @@ def shuffle(
     ctx.exit(0 if verified is None or verified.is_equal else 1)
 
 
-def _feed(collection: str | None, key: str, feed_file: Path | None) -> Feed:
+def _feed(collections: tuple[str, ...], key: str, feed_file: Path | None) -> Feed:
     from penstock.shuffle.feed import Binding, Feed
     from penstock.shuffle.feed_file import load_feed
 
     if feed_file is not None:
         return load_feed(feed_file)
-    return Feed("shuffle", (Binding(collection or "", tuple(split_names(key))),))
+    columns = tuple(split_names(key))
+    return Feed("shuffle", tuple(Binding(each, columns) for each in collections))
 
 
 def _shuffle(what: tuple[Feed, ReadableStore, Path], settings: Settings, **more: Any) -> Shuffle:

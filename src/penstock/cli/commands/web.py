@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, store_option
+from penstock.cli.options import examples, is_kafka, json_option, store_option
 
 TOKEN_CHARACTERS_MIN: Final = 16
 
@@ -101,6 +101,16 @@ def web(
 
 
 def _folder_of(url: str) -> Path:
+    if is_kafka(url):
+        from penstock.spark.streaming.folders import feeds_folder
+
+        folder = feeds_folder(url)
+        if not folder.is_dir():
+            raise click.UsageError(
+                f"no query of this user keeps a feed of {url} in {folder}; name the folder that "
+                "`penstock shuffle --folder`, or the option `folder` of the read, has"
+            )
+        return folder
     parts = urlsplit(url)
     if parts.scheme not in ("", "file"):
         raise click.UsageError(f"{url} is not a folder; name the folders of its feeds instead")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock.cli.inspection.report import Damage
+    from penstock.report import Damage
 
 _MARKS: Final = (
     # what a folder is if it has one of these; the first that fits

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.inspection.documents import clock_of
-from penstock.cli.inspection.report import NO_CHECKSUM, Report
 from penstock.errors import CorruptStorageError
 from penstock.frontier import FrontierTextError, decode_chunks, from_json
 from penstock.frontier.chunks import split_chunks
+from penstock.report import NO_CHECKSUM, Report, clock_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.cli.inspection.report import Row
     from penstock.frontier import Frontier
+    from penstock.report import Row
 
 
 def inspect_json(path: Path, limit: int | None) -> Report:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from penstock.cli.inspection import frontiers, journals, producers, queues, records, snapshots
+from penstock.cli.inspection import frontiers, queues, records, snapshots
+from penstock.cli.inspection.documents import rows_of
 from penstock.errors import ConfigurationError
+from penstock.journal.upkeep import journals, producers
 
 if TYPE_CHECKING:
-    from penstock.cli.inspection.report import Report
+    from penstock.report import Report
 
 Inspect: TypeAlias = Callable[[Path, "int | None"], "Report"]
 
@@ -23,9 +26,11 @@ _HEX: Final = "[0-9a-f]"
 _LABEL: Final = rf"[0-9]{{20}}-[0-9]{{20}}-{_HEX}{{16}}"
 _PRODUCER: Final = rf"(?:producers|retired)/{_HEX}{{12}}"
 
+_segment: Final = partial(journals.inspect_segment, rows_of=rows_of)
+
 _PLACES: Final[tuple[tuple[str, str, Inspect], ...]] = (
     # the kind, the end of the path, who knows it
-    ("journal segments", r"[0-9]{20}\.segment", journals.inspect_segment),
+    ("journal segments", r"[0-9]{20}\.segment", _segment),
     ("heads of journals", r"journals/.+/head", journals.inspect_head),
     ("collections", r"collections/[^/.][^/]*\.json", journals.inspect_collection),
     ("producers' files", rf"{_PRODUCER}/alive", producers.inspect_alive),
@@ -56,7 +61,7 @@ _BY_PLACE: Final = tuple(
 )
 
 _BY_BEGINNING: Final[tuple[tuple[str, int, bytes, Inspect], ...]] = (
-    ("journal segments", 0, b"PENSTOCK", journals.inspect_segment),
+    ("journal segments", 0, b"PENSTOCK", _segment),
     ("queue segments", 0, b"PSTKQSEG", queues.inspect_segment),
     ("queue floors", 0, b"PSTKQFLR", queues.inspect_floor),
     ("snapshot manifests", 0, b"PENSNAPS", snapshots.inspect_manifest),

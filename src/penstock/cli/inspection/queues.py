@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock.cli.inspection.documents import clock_of, producer_of, rows_of
-from penstock.cli.inspection.report import Report
+from penstock.cli.inspection.documents import rows_of
 from penstock.errors import PenstockError
+from penstock.report import Report, clock_of, producer_of
 from penstock.shuffle.parcels import CLOCK, PRODUCER, READ, TIME
 from penstock.shuffle.queue.block import DamagedBlockError
 from penstock.shuffle.queue.errors import CorruptQueueError
@@ -32,7 +32,7 @@ from penstock.storage import Storage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.cli.inspection.report import Row
+    from penstock.report import Row
     from penstock.shuffle.parcels import Stage
     from penstock.shuffle.queue.segment import Loaded
 

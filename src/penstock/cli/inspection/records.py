@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.cli.inspection.documents import rows_of
-from penstock.cli.inspection.report import Report, unsealed_note
 from penstock.epoch.decisions import Decision as EpochDecision
 from penstock.epoch.lease import LeaseRecord
 from penstock.errors import CorruptStorageError
+from penstock.report import Report, unsealed_note
 from penstock.sealed import unsealed_json
 from penstock.shuffle.assigned import decode_assigned
 from penstock.sinks.parquet import manifest_files

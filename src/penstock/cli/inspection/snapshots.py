@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.cli.inspection.frontiers import show_frontier
-from penstock.cli.inspection.report import Report
 from penstock.errors import CorruptStorageError, PenstockError
+from penstock.report import Report
 from penstock.shuffle.queue.snapshot import decode_state
 from penstock.shuffle.resume import frontier_of_part
 from penstock.shuffle.slice.snapshots import SliceSnapshot

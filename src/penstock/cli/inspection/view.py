@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.cli.inspection.folders import FolderReport
-    from penstock.cli.inspection.report import Report, Row
+    from penstock.report import Report, Row
 
 _DAMAGES_SHOWN: Final = 20
 

@@ -35,7 +35,7 @@ def picture(columns: Sequence[Column], committed: int, opened: Opened | None, no
     if opened is not None and opened.ended is None:
         parts.append(
             Text(
-                f"{opened.name} has been open for {now - opened.began:.0f} s",
+                f"transfer {opened.name} has been open for {now - opened.began:.0f} s",
                 style="yellow",
             )
         )

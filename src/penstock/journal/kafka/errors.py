@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+
 from penstock.errors import (
     ConfigurationError,
     CorruptStorageError,
+    FencedError,
     PeerUnavailableError,
     PenstockError,
     RemoteProtocolError,
     UnreadableRowError,
 )
-from penstock.journal.errors import RowsTakenBackError
+from penstock.journal.errors import RowsTakenBackError, UnknownCollectionError
 
 
 class KafkaSettingError(ConfigurationError):
@@ -34,8 +37,8 @@ class BrokersUnavailableError(PeerUnavailableError):
     def __str__(self) -> str:
         return (
             f"could not {self.task} within {self.seconds:g} s: {self.reason}. Check that the "
-            "brokers run and can be reached from this machine (kafka.bootstrap.servers, and the "
-            "addresses that they advertise), then try again"
+            "brokers run and can be reached from this machine (kafka.bootstrap.servers, the "
+            "addresses that they advertise, and kafka.security.protocol), then try again"
         )
 
 
@@ -63,6 +66,18 @@ class UnknownTopicError(ConfigurationError):
         return (
             f"topic {self.topic!r} has no partition {self.partition}: the topic was deleted or "
             "made again with fewer partitions, or the number is wrong"
+        )
+
+
+class NoSuchTopicError(UnknownCollectionError):
+    """No topic has the name of a collection: it was deleted, or the name is wrong."""
+
+    def __str__(self) -> str:
+        close = difflib.get_close_matches(self.name, self.known, n=3)
+        meant = f"; did you mean {' or '.join(close)}?" if close else ""
+        return (
+            f"the cluster has no topic {self.name!r}, or does not let us describe it: it was "
+            f"deleted, or the name is wrong{meant}"
         )
 
 
@@ -142,4 +157,37 @@ class RowIdentityError(UnreadableRowError):
             f"the row at offset {self.offset} of {self.topic}-{self.partition} has no identity: "
             f"{self.reason}. Correct the setting identity, or set its on_error to keep: then such "
             "rows count, each of them, also if they are repetitions"
+        )
+
+
+class KafkaFencedError(FencedError):
+    """Another process has taken the transactional id, or the coordinator has ended a transaction
+    that was open for too long. Of that transaction nothing is committed."""
+
+    def __init__(self, transactional_id: str, task: str, reason: str, timeout_ms: int) -> None:
+        super().__init__(transactional_id, task, reason, timeout_ms)
+        self.transactional_id, self.task = transactional_id, task
+        self.reason, self.timeout_ms = reason, timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"could not {self.task}: {self.reason}. Another process has taken the transactional id "
+            f"{self.transactional_id!r}, or the transaction was open for longer than "
+            f"{self.timeout_ms} ms. Stop one of the two processes; or raise "
+            "kafka.transaction.timeout.ms"
+        )
+
+
+class RecordsTooLargeError(ConfigurationError):
+    """A topic does not take record batches of this size."""
+
+    def __init__(self, topic: str, size_bytes: int, reason: str) -> None:
+        super().__init__(topic, size_bytes, reason)
+        self.topic, self.size_bytes, self.reason = topic, size_bytes, reason
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} does not take {self.size_bytes} bytes at once: {self.reason}. "
+            "Raise max.message.bytes of the topic (and kafka.max.request.size), or make the rows "
+            "smaller"
         )

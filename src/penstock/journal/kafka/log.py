@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.journal.kafka.records.batches import Partition
     from penstock.journal.kafka.records.columns import Decoded
     from penstock.journal.kafka.settings import KafkaSettings
+    from penstock.journal.store import Silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,12 @@ class KafkaLog:
     def close(self) -> None:
         for cluster in (self._asking, self._reading, self._tailing):
             cluster.close()
+
+    def silence(self) -> Silence | None:
+        """What has been asked for longest, and has no answer yet."""
+        clusters = (self._asking, self._reading, self._tailing)
+        found = [silence for each in clusters if (silence := each.silence()) is not None]
+        return min(found, key=lambda each: each.begun, default=None)
 
     def topics(self, deadline: Deadline, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """All topics that we may describe, or those of these that exist."""

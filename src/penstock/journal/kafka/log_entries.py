@@ -13,6 +13,7 @@ from penstock.journal.transaction_log import (
     LogEntry,
     Look,
     Missed,
+    NamedProducer,
     TransactionLog,
 )
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS: Final = 90.0
 _DECISIONS: Final = {Status.PREPARE_COMMIT: True, Status.PREPARE_ABORT: False}
 _COMPLETE: Final = (Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
+_OPEN: Final = (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT)
 
 
 _Told: TypeAlias = "tuple[Entry | Tombstone, LogEntry]"
@@ -45,6 +47,9 @@ class KafkaTransactionLog(TransactionLog):
         self._next: dict[int, int] = {}
         """By partition of the log, where it goes on; empty before it was read."""
         self._first: list[_Told] | None = None
+        self._named: dict[int, NamedProducer] = {}
+        """By producer: the newest one of each transactional id."""
+        self._producers: dict[str, int] = {}
 
     def check(self, deadline: Deadline) -> None:
         """Raises if the log may not be read."""
@@ -71,6 +76,21 @@ class KafkaTransactionLog(TransactionLog):
         found, self._first = self._first or [], None
         return [*found, *self._read(deadline)]
 
+    def named(self, producer: int) -> NamedProducer | None:
+        return self._named.get(producer)
+
+    def _note_name(self, entry: Entry | Tombstone) -> None:
+        name = entry.transactional_id
+        producer = transactional(entry.producer_id) if isinstance(entry, Entry) else None
+        known = self._producers.pop(name, None)
+        if known is not None and known != producer:
+            self._named.pop(known, None)
+        if producer is not None and isinstance(entry, Entry):
+            is_open = entry.status in _OPEN and entry.started_ms is not None
+            began = (entry.started_ms or 0) / 1000 if is_open else None
+            self._named[producer] = NamedProducer(name, began)
+            self._producers[name] = producer
+
     def close(self) -> None:
         """Its connections are the store's."""
 
@@ -84,6 +104,7 @@ class KafkaTransactionLog(TransactionLog):
                 # Of each id the last entry is still there: it comes with the others.
                 found.append((entry, Missed()))
             self._next[entry.log_partition] = entry.offset + 1
+            self._note_name(entry)
             found += [(entry, told) for told in self._told(entry)]
         self._next |= tail.ends
         return found

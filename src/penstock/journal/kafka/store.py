@@ -18,7 +18,7 @@ from penstock.errors import ConfigurationError
 from penstock.frontier import Frontier
 from penstock.journal.collection import Collection
 from penstock.journal.cut import check_there, cut_at
-from penstock.journal.errors import UnknownCollectionError, UnknownJournalError
+from penstock.journal.errors import UnknownJournalError
 from penstock.journal.kafka.address import KafkaAddress, Subscription
 from penstock.journal.kafka.client.fetching import Want
 from penstock.journal.kafka.client.offsets import NO_EPOCH
@@ -27,6 +27,7 @@ from penstock.journal.kafka.deadline import Deadline
 from penstock.journal.kafka.errors import (
     KafkaAccessError,
     LogTruncatedError,
+    NoSuchTopicError,
     TopicMadeAgainError,
     UnknownTopicError,
 )
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from penstock.journal.kafka.edges import Edge
     from penstock.journal.kafka.identities import Named
     from penstock.journal.kafka.records.columns import Decoded
-    from penstock.journal.store import JournalBatch
+    from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
 
 PARTITION_BY: Final = ("topic", "partition")
@@ -110,6 +111,9 @@ class KafkaStore(ReadableStore):
         """Kafka's, or a header."""
         return super().is_own_key(key) or (len(key) == 1 and header_in(key[0]) is not None)
 
+    def silence(self) -> Silence | None:
+        return self._log.silence()
+
     def check_reachable(self, seconds: float) -> None:
         """Raises if no broker answers within this time. Whoever only reads has more patience: a
         cluster may be gone for a while, but a wrong address is to be told soon."""
@@ -138,7 +142,7 @@ class KafkaStore(ReadableStore):
         is_topic = subscription.is_topic or collection not in self._given.subscriptions
         if is_topic and not self._listed(subscription):
             topics = (one.name for one in self._known(None).values() if not one.is_internal)
-            raise UnknownCollectionError(subscription.topics[0], tuple(sorted(topics)))
+            raise NoSuchTopicError(subscription.topics[0], tuple(sorted(topics)))
 
     def _shape(self, collection: str) -> Shape:
         found = self._shapes.get(collection)

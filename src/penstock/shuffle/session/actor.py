@@ -24,6 +24,7 @@ from penstock.errors import (
     UnreadableRowError,
 )
 from penstock.frontier import Frontier
+from penstock.ids import Producer
 from penstock.journal.errors import DataLossError
 from penstock.journal.names import name_of
 from penstock.logs import about
@@ -68,11 +69,12 @@ from penstock.transport import Close, Receiver, Sender, VnodeData
 from penstock.watch.causes import AwaitedCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.checkpoint import Barrier, Flags
     from penstock.directory.keyvalue import KeyValue
     from penstock.journal.store import ReadableStore
+    from penstock.journal.transaction_log import NamedProducer
     from penstock.shuffle.member import Setup
     from penstock.shuffle.resume import Resume
     from penstock.shuffle.session.state import SessionEffect, SessionEvent, SliceKey
@@ -93,7 +95,7 @@ EPOCHS_TOLD: Final = 100
 WAKE_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 0.05
 """Between two looks for journals that are waited for, or whose reads ended: a listing of their
-collections. With many journals the looks are spaced so that they take a tenth of the time."""
+collections. With many journals the looks are spaced so that they take a tenth of a processor."""
 
 _LOG: Final = logging.getLogger("penstock.shuffle")
 
@@ -378,7 +380,17 @@ class Session:
                 rows_to_recover=self._rows_to_recover,
                 is_whole=self._is_whole,
                 unmatched_since=unmatched and unmatched + to_wall,
+                named=self._named(awaited),
             )
+
+    def _named(self, awaited: Iterable[AwaitedView]) -> dict[str, NamedProducer]:
+        """Those whose transactions are shown."""
+        if self._log_reader is None:
+            return {}
+        shown = {span.producer for one in self._details.values() for span in one.spans}
+        shown |= {str(each.commit.producer) for each in awaited}
+        found = {one: self._log_reader.named(Producer.from_hex(one).int64) for one in shown}
+        return {one: name for one, name in found.items() if name is not None}
 
     def check(self) -> None:
         """Raises what ended the shuffle, if something did."""
@@ -463,7 +475,7 @@ class Session:
 
     def _look_for_gone(self) -> None:
         """A journal that nobody reads may be waited for, and deleted; or be there again."""
-        begun = time.monotonic()
+        begun, worked = time.monotonic(), time.thread_time()
         if begun < self._look_at:
             return
         with self._lock:
@@ -478,8 +490,8 @@ class Session:
             if not gone <= self._gone:
                 self._log.warning("journals are not there any more: %s", ", ".join(sorted(gone)))
             self._gone = (self._gone | gone) - (found.keys() - gone)
-        now = time.monotonic()
-        self._look_at = now + max(LOOK_SECONDS, 10 * (now - begun))
+        pause = max(LOOK_SECONDS, 10 * (time.thread_time() - worked))
+        self._look_at = time.monotonic() + pause
 
     def _take(self, received: Received) -> None:
         match received.frame:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.journal.store import ReadableStore
-    from penstock.journal.transaction_log import TransactionLog
+    from penstock.journal.transaction_log import NamedProducer, TransactionLog
     from penstock.shuffle.plan import Plan
 
 IDLE_SECONDS: Final = 1.0
@@ -56,6 +56,10 @@ class LogReader:
             self._is_wanted = True
             self._looks |= looks
             self._changed.notify_all()
+
+    def named(self, producer: int) -> NamedProducer | None:
+        """What the log had of a producer, as far as it was read."""
+        return self._log.named(producer)
 
     def close(self) -> None:
         with self._changed:

@@ -19,8 +19,9 @@ The checkpoint pipeline compares commits of one producer across journals. Offset
 it is given *numbers*: of a transaction its place in the log, doubled; one more stands for "and read
 up to the look". What comes out of the pipeline is translated back to offsets by `released`.
 
-Whatever does not fit (a marker of another epoch than its entry, an entry that is missing) makes the
-matching of that producer begin anew at its next look: what was not matched by then is below it.
+Whatever does not fit (a marker of another epoch than its entry, an entry that is missing, a marker
+that may have been written twice) makes the matching of that producer begin anew at its next look:
+what was not matched by then is below it.
 """
 
 from __future__ import annotations
@@ -284,6 +285,10 @@ class Matching:
             if place == len(queue):
                 raise _NotYetError
             entry = queue[place]
+            if marker.is_empty:
+                # Counted, a repetition would be taken for the marker of the next transaction.
+                self._begin_anew(marker.producer, "a marker of it may have been written twice")
+                raise _NotYetError
             if (entry.epoch, entry.is_commit) != (marker.epoch, marker.is_commit):
                 self._begin_anew(marker.producer, "a marker of it is not what the log says")
                 raise _NotYetError

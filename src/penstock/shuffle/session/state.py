@@ -268,7 +268,10 @@ class SessionState:
         self._matching = None
         if has_log and not recovery:
             self._matching = Matching(self._hint_index, plan.cohorts, resume)
-        begin = resume if self._matching is None else self._matching.resumed(resume)
+        begin = resume
+        if self._matching is not None:
+            # A recovery leaves hints that are answered. Beside numbers they would not look so.
+            begin = clear_discharged_hints(self._matching.resumed(resume))
         self._checkpoints = Checkpoints(plan.cohorts, begin, now)
         self._unmatched: deque[_Unmatched] = deque()
         """Progress that waits for the transaction log, in the order in which it came."""

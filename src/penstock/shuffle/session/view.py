@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.frontier import resolve_checkpoint
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.epoch.times import EpochTime
     from penstock.frontier import Frontier
+    from penstock.journal.transaction_log import NamedProducer
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.resume import Resume
     from penstock.shuffle.session.pipeline import Awaited
@@ -75,6 +76,8 @@ class SessionView:
     """Transactions are whole across journals."""
     unmatched_since: float | None = None
     """Since when progress waits for the transaction log, if some does."""
+    named: Mapping[str, NamedProducer] = field(default_factory=dict)
+    """By producer, what the transaction log knows of those that are shown."""
 
     @property
     def rows_recovered(self) -> int:

@@ -152,10 +152,12 @@ class Round:
 
     def markers(self) -> Iterator[Marker]:
         """The transaction markers among its rows."""
-        for piece in self.columns.pieces:
+        outcomes, columns = self.sequenced.outcomes, self.columns
+        for piece, start in zip(columns.pieces, columns.starts.tolist(), strict=False):
             batch, read = piece.batch, piece.read
             for row in sorted(batch.epochs):
                 if piece.begin <= row < piece.end:
+                    outcome = outcomes[start + row - piece.begin]
                     yield Marker(
                         read.known_as,
                         read.binding.place,
@@ -163,6 +165,7 @@ class Round:
                         int(batch.offsets[row]),
                         batch.epochs[row],
                         is_commit=int(batch.clocks[row]) > ROLLBACK_CLOCK,
+                        is_empty=bool(outcome == Outcome.ACK_EMPTY),
                     )
 
 

@@ -106,7 +106,7 @@ class OpenSpans:
                 str(Producer.from_int64(producer)),
                 span.read.journal,
                 span.read.binding.place,
-                seconds_of(span.time),
+                seconds_of(span.time) if span.time else None,
                 span.rows,
                 None if span.rows is None else round(span.size_bytes),
             )

@@ -66,6 +66,13 @@ class KafkaNode:
     def pid(self) -> int:
         return self._running().pid
 
+    @property
+    def has_started(self) -> bool:
+        """Whether it has come to serve clients since its last launch."""
+        with self.log.open("rb") as file:
+            file.seek(self._launched_bytes)
+            return _STARTED in file.read()
+
     def format(self, *arguments: str) -> None:
         """Makes its storage, which a new node needs before its first start."""
         command = ["kafka.tools.StorageTool", "format", "-c", str(self._settings), *arguments]
@@ -126,11 +133,7 @@ class KafkaNode:
         return "\n".join(lines[-_TAIL_LINES:])
 
     def _has_started_or_ended(self) -> bool:
-        if not self.is_running:
-            return True
-        with self.log.open("rb") as file:
-            file.seek(self._launched_bytes)
-            return _STARTED in file.read()
+        return not self.is_running or self.has_started
 
     def _running(self) -> JavaMachine:
         if self._machine is None or not self._machine.is_running:

@@ -1,20 +1,25 @@
 // Aborting a transaction: it is named what will be lost, and a word has to be typed.
 
 import { byId, fillPairs, say, show } from "./dom.js";
-import { age, bytesWords, count } from "./words.js";
+import { age, bytesWords, count, inKafka, journalWord } from "./words.js";
 
 const dialog = byId("abort");
 const typed = byId("abort-typed");
 const yes = byId("abort-yes");
 let about = null;
 
-export function askToAbort(transaction, feed) {
+export function askToAbort(transaction, feed, state) {
+  const there = inKafka(state);
   about = { transaction, feed };
   const rows = transaction.rows === null ? "all its rows" : `${count(transaction.rows)} rows (${bytesWords(transaction.bytes)})`;
-  const fenced = `Producer ${transaction.producer} is fenced, alive or not: it can never write again.`;
+  const fenced = there ? `Producer ${transaction.producer} is fenced until it begins anew.` : `Producer ${transaction.producer} is fenced, alive or not: it can never write again.`;
   say(byId("abort-words"), transaction.awaited.length
     ? `${fenced} Its commit was decided, for another journal has it: it is carried out in its place, and nothing is lost.`
-    : `${fenced} Its open transaction is rolled back in every journal, and ${rows} are lost.`);
+    : `${fenced} Its open transaction is rolled back in every ${journalWord(state)}, and ${rows} are lost.`);
+  say(byId("abort-command"), `penstock abort ${quoted(transaction.producer)} --store ${state.store}`);
+  show(byId("abort-here"), !there);
+  show(byId("abort-there"), there);
+  show(yes, !there);
   fillPairs(byId("abort-facts"), [
     ["Producer", transaction.producer],
     ["Open for", age(Date.now() / 1000 - transaction.since)],
@@ -26,8 +31,11 @@ export function askToAbort(transaction, feed) {
   yes.disabled = true;
   show(byId("abort-answer"), false);
   dialog.showModal();
-  typed.focus();
+  (there ? byId("abort-command") : typed).focus();
 }
+
+// As a shell takes it for one word, whatever is in it.
+const quoted = (text) => (/^[\w.:@%+=/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 const isTyped = () => typed.value.trim().toLowerCase() === "abort";
 

@@ -1,8 +1,10 @@
 // The few figures that are read from afar. Each is the state's own.
 
 import { byId, made, say } from "./dom.js";
-import { age, bytes, count, seconds, short } from "./words.js";
+import { age, bytes, journalWord, plural, count, seconds, short } from "./words.js";
 
+// "1 min 19 s" is a figure and the rest.
+const halves = (words) => [words.split(" ", 1)[0], words.slice(words.indexOf(" ") + 1)];
 const last = (list) => (list.length ? list[list.length - 1] : null);
 
 export function showFigures(state, now) {
@@ -12,8 +14,8 @@ export function showFigures(state, now) {
   const oldest = state.transactions.shown[0] ?? null;
   const figures = [
     ["throughput", "Throughput", ...short(last(history.rows_per_second)), "rows a second into queues", "/s"],
-    ["behind", "Rows behind", ...short(last(history.rows_behind)), `in ${count(state.journals.count)} journals`],
-    ["watermark", "Watermark lag", ...seconds(lag).split(" "), state.watermark.held_by ? `held by ${state.watermark.held_by.journal}` : "held by no journal"],
+    ["behind", "Rows behind", ...short(last(history.rows_behind)), `in ${plural(state.journals.count, journalWord(state))}`],
+    ["watermark", "Watermark lag", ...halves(seconds(lag)), state.watermark.held_by ? `held by ${state.watermark.held_by.journal}` : `held by no ${journalWord(state)}`],
     ["epoch", "Epoch", newest ? count(newest.number) : "–", "", newest ? `took ${seconds(newest.total_seconds)}` : "none yet"],
     ["transactions", "Open transactions", count(state.transactions.count), "", oldest ? `the oldest for ${age(now - oldest.since)}` : "none"],
     ["disk", "On disk", ...bytes(last(history.disk_bytes)), "in all queues"],

@@ -2,7 +2,7 @@
 // depend on who is there, not on how much flows: nothing moves but widths.
 
 import { byId, fillPairs, fillRows, say } from "./dom.js";
-import { age, bytesWords, count, percent, shortWords } from "./words.js";
+import { age, bytesWords, count, journalWord, percent, plural, shortWords } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const JOURNALS_MAX = 10; // the state has the hundred furthest behind; the table below shows those
@@ -66,7 +66,7 @@ function graph(state) {
       return { id, label: one.journal, note: `${shortWords(one.rows_per_second)}/s`, pressure, facts: journalFacts(one, state) };
     });
   const hidden = state.journals.count - shown.length;
-  if (hidden > 0) journals.push({ id: "journals", label: `${count(hidden)} other journals`, note: "", pressure: 0, facts: [["Journals", count(state.journals.count)], ["Shown", count(shown.length)], ["Which", "the furthest behind"]] });
+  if (hidden > 0) journals.push({ id: "journals", label: plural(hidden, `other ${journalWord(state)}`), note: "", pressure: 0, facts: [["Journals", count(state.journals.count)], ["Shown", count(shown.length)], ["Which", "the furthest behind"]] });
   const lanes = new Set(state.bindings.map((one) => one.lane)).size;
   const slices = members.flatMap((member) =>
     member.slices.map((slice) => {
@@ -128,7 +128,7 @@ const consumerFacts = (state) =>
   state.consumer ? [["Consumed", `epoch ${count(state.consumer.consumed)}`], ["Newest", `epoch ${count(state.consumer.newest)}`], ["Since", state.consumer.since === null ? null : `${age(state.written - state.consumer.since)}`]] : [["Consumer", "none yet"]];
 
 function heads(columns, state) {
-  const names = ["Journals", "Slices", "Queues", state.consumer?.kind === "spark" ? "Spark" : "Consumer"];
+  const names = [journalWord(state) === "partition" ? "Partitions" : "Journals", "Slices", "Queues", state.consumer?.kind === "spark" ? "Spark" : "Consumer"];
   names.forEach((name, index) => {
     let text = headLayer.children[index];
     if (!text) {

@@ -7,7 +7,7 @@ import { showFigures } from "./figures.js";
 import { showFlow } from "./flow.js";
 import { Plots } from "./plots.js";
 import { showEpochs, showSpark } from "./epochs.js";
-import { showAborts, showDisk, showRecovery, showRestarts, showTransactions, showVnodes, showWaits } from "./tables.js";
+import { showAborts, showDisk, showJournals, showRecovery, showRestarts, showTransactions, showVnodes, showWaits } from "./tables.js";
 
 const LOST_MS = 12000; // the server says something every five seconds
 const REDRAW_MS = 900; // plots move once a second, however often the state comes
@@ -66,10 +66,11 @@ function take(event) {
   showWaits(state, event.now);
   showFlow(state);
   showTransactions(event);
+  showJournals(state);
   showVnodes(state);
   showDisk(state);
   showRestarts(state);
-  showAborts(event.aborts ?? []);
+  showAborts(event.aborts ?? [], state);
   if (performance.now() - plotsAt >= REDRAW_MS) draw();
 }
 

@@ -2,9 +2,10 @@
 
 import { askToAbort } from "./abort.js";
 import { byId, fillCard, fillRows, made, say, show } from "./dom.js";
-import { age, at, bytesWords, count, plural, seconds } from "./words.js";
+import { age, at, bytesWords, count, inKafka, journalWord, plural, seconds } from "./words.js";
 
 const JOURNALS_MAX = 3;
+const HELD_SECONDS = 2; // a commit that is carried out is over sooner, and no reason to look
 let latest = null;
 
 export function showWaits(state, now) {
@@ -22,10 +23,33 @@ export function showWaits(state, now) {
   );
 }
 
+export function showJournals(state) {
+  const { count: all, shown } = state.journals;
+  const word = journalWord(state);
+  say(byId("journals-title"), word === "partition" ? "Partitions" : "Journals");
+  fillCard(
+    byId("journals"),
+    shown,
+    (one) => `${one.journal} ${one.binding}`,
+    (one) => [
+      { text: one.journal, class: "id" },
+      { text: count(one.rows_behind), class: "n" },
+      { text: count(one.rows_per_second), class: "n" },
+      { text: one.clock === null ? "none yet" : `${age(state.written - one.clock)} ago`, class: "n" },
+      { text: count(one.offset), class: "n" },
+      { text: count(one.head), class: "n" },
+      { text: `member ${one.member}`, class: "n" },
+    ],
+  );
+  say(byId("journals-more"), `${plural(all - shown.length, `other ${word}`)} less far behind.`);
+  show(byId("journals-more"), all > shown.length);
+}
+
 export function showTransactions(event) {
   latest = event;
   const { state, now } = event;
   const { count: all, shown } = state.transactions;
+  const held = (one) => one.holds_up && now - one.since > HELD_SECONDS;
   fillCard(
     byId("transactions"),
     shown,
@@ -37,10 +61,10 @@ export function showTransactions(event) {
       one.awaited.length ? `${journals(one.awaited)}${one.hinted_by ? `, hinted by ${one.hinted_by}` : ""}` : "–",
       { text: count(one.rows), class: "n" },
       { text: bytesWords(one.bytes), class: "n" },
-      { for: String(one.holds_up), make: () => (one.holds_up ? made("span", { className: "tag stuck", textContent: "holds up" }) : made("span", { textContent: "nothing" })) },
+      { for: `${one.holds_up} ${held(one)}`, make: () => (one.holds_up ? made("span", { className: `tag ${held(one) ? "stuck" : "soft"}`, textContent: "holds up" }) : made("span", { textContent: "nothing" })) },
       { for: one.producer, make: () => abortButton(one.producer), class: "n" },
     ],
-    (one) => (one.holds_up ? "stall" : ""),
+    (one) => (held(one) ? "stall" : ""),
   );
   say(byId("transactions-more"), `${plural(all - shown.length, "younger one")} more.`);
   show(byId("transactions-more"), all > shown.length);
@@ -57,7 +81,7 @@ function abortButton(producer) {
   button.setAttribute("aria-label", `Abort the transaction of producer ${producer}`);
   button.addEventListener("click", () => {
     const parts = latest.state.transactions.shown.filter((other) => other.producer === producer);
-    if (parts.length) askToAbort(parts.reduce(together), latest.feed);
+    if (parts.length) askToAbort(parts.reduce(together), latest.feed, latest.state);
   });
   return button;
 }
@@ -146,7 +170,8 @@ export function showRestarts(state) {
   );
 }
 
-export function showAborts(aborts) {
+export function showAborts(aborts, state) {
+  say(byId("aborts").querySelector(".none"), inKafka(state) ? "Kafka keeps no record of these." : "No transaction of this store was aborted by hand.");
   fillCard(
     byId("aborts"),
     aborts,

@@ -1,7 +1,7 @@
 // The first thing to read: is it healthy, and if not, what does it wait for?
 
 import { byId, made, say, show } from "./dom.js";
-import { at, age } from "./words.js";
+import { at, age, plural } from "./words.js";
 
 const WORDS = { healthy: "Healthy", waiting: "Waiting", stuck: "Stuck", down: "Down" };
 const SIGNS = { healthy: "✓", waiting: "…", stuck: "!", down: "✕" }; // colour is never alone
@@ -50,7 +50,7 @@ function where({ state, alive, now }) {
   const kind = state.consumer?.kind === "spark" ? "Spark" : "penstock shuffle";
   const what = [...new Set(state.bindings.map((one) => one.collection))].join(", ");
   const life = alive ? `running for ${age(now - state.started)}` : `last heard at ${at(state.written)}`;
-  return `${what || state.feed} to ${kind}, ${state.members.length} members, process ${state.process} on ${state.host}, ${life}`;
+  return `${what || state.feed} to ${kind}, ${state.members.length ? `${plural(state.members.length, "member")}, ` : ""}process ${state.process} on ${state.host}, ${life}`;
 }
 
 function tell(verdict, word, sentences) {

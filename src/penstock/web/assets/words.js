@@ -63,6 +63,10 @@ export function percent(value) {
   return value === null || value === undefined ? DASH : `${Math.round(value * 100)} %`;
 }
 
+// What a feed reads: journals of ours, or partitions of Kafka's topics.
+export const inKafka = (state) => state.store.startsWith("kafka://");
+export const journalWord = (state) => (inKafka(state) ? "partition" : "journal");
+
 export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }

@@ -133,5 +133,5 @@ def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
     cluster = Cluster(kafka_settings({"bootstrap.servers": f"{host}:{port}"}))
-    with pytest.raises(BrokersUnavailableError, match=rf"{host}:{port}: Connection refused"):
+    with pytest.raises(BrokersUnavailableError, match=rf"{host}:{port}: .*Connection refused"):
         cluster.topics(None, Deadline.after(0.5))

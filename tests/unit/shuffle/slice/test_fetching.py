@@ -62,6 +62,45 @@ def test_what_is_written_bit_by_bit_is_read_together(tmp_path: Path) -> None:
     assert time.monotonic() - begun >= GATHER_SECONDS
 
 
+class Slow:
+    """A store that answers one look late, as one whose brokers were gone."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+        self.seconds = 1.0
+        self.has_answered = threading.Event()
+
+    def probes(self, journals: Any) -> Any:
+        if not self.has_answered.is_set():
+            time.sleep(self.seconds)
+            self.has_answered.set()
+        return self._store.probes(journals)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_look_that_was_answered_late_delays_no_other(tmp_path: Path) -> None:
+    """Looks are spaced by what they cost, at ten times that, and waiting costs nothing."""
+    store = open_store(tmp_path, durability="buffered")
+    store.create(Collection.define("events", "id BIGINT NOT NULL", key="id"))
+    slow: Any = Slow(store)
+    came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    fetcher = Fetcher(slow, "test", came.put, came.put)
+    with store.producer() as producer:
+        producer.append("events", [{"id": 1}])
+        (journal,) = store.journals("events")
+        try:
+            fetcher.submit(Fetch(1, journal.name, 1, 1 << 20, journal.identity))
+            assert slow.has_answered.wait(60), "nobody looks"
+            answered = time.monotonic()
+            producer.append("events", [{"id": 2}])
+            assert isinstance(came.get(timeout=60), Fetched)
+        finally:
+            fetcher.close()
+    assert time.monotonic() - answered < 10 * slow.seconds
+
+
 def test_what_was_written_at_one_time_is_read_at_one_time(tmp_path: Path) -> None:
     """A journal that was just read to its end does not stay behind one that has been quiet."""
     store = open_store(tmp_path, durability="buffered")

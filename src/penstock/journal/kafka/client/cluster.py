@@ -32,6 +32,7 @@ from penstock.journal.kafka.errors import (
     UnknownTopicError,
 )
 from penstock.journal.kafka.records.batches import Partition
+from penstock.journal.store import Silence
 
 if TYPE_CHECKING:
     import uuid
@@ -44,6 +45,9 @@ UNKNOWN_SECONDS_MAX: Final = 5.0
 """A topic that was just made is not known to every broker at once. For longer, it is not there."""
 MISSED_SECONDS_MAX: Final = 60.0
 """Who misses a topic after such a time without asking begins to wait for it anew."""
+PATIENCE_SECONDS: Final = 5.0
+"""So long a broker is waited for at first, and after each time in vain twice as long, up to the
+request timeout: it may be paused or cut off, and others lead its partitions in a few seconds."""
 READ_ADVICE: Final = "Give the reader the right to Describe and Read the topic"
 
 log = logging.getLogger("penstock.journal.kafka")
@@ -94,6 +98,18 @@ class Cluster:
         self._lock = threading.RLock()
         self._known = _Known()
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._silent: dict[tuple[str, int], int] = {}
+        """Brokers that did not answer, and how many times in a row."""
+        self._asking: dict[int, tuple[float, str, str]] = {}
+        """By thread, since when it asks, for what, and what came in the way."""
+
+    def silence(self) -> Silence | None:
+        """What has been asked for longest, and has no answer yet. By any thread."""
+        asking = min(self._asking.copy().values(), default=None)
+        if asking is None:
+            return None
+        begun, task, failure = asking
+        return Silence(begun, f"could not {task}" + (f": {failure}" if failure else " yet"))
 
     def close(self) -> None:
         with self._lock:
@@ -175,26 +191,26 @@ class Cluster:
         return self._known.topics[partition.topic].leaders[partition.number]
 
     def ask_all(
-        self, requests: Mapping[int, list[Any]], deadline: Deadline
+        self, requests: Mapping[int, list[Any]], deadline: Deadline, wait_seconds: float = 0.0
     ) -> tuple[dict[int, list[Any]], dict[int, AskAgainError]]:
         """Sends requests to several brokers at once. The answers of each in order, or why it has to
-        be asked again."""
-        soon = deadline.sooner(self.settings.request_timeout_seconds)
+        be asked again. `wait_seconds` is how long the requests let a broker wait."""
         answers: dict[int, list[Any]] = {}
         failures: dict[int, AskAgainError] = {}
         with self._lock:
             asked: dict[int, Connection] = {}
+            until = {node: self._until(node, deadline, wait_seconds) for node in requests}
             try:
                 for node, messages in requests.items():
                     try:
-                        asked[node] = self._connection(node, soon)
+                        asked[node] = self._connection(node, until[node])
                         for message in messages:
-                            asked[node].send(message, soon)
+                            asked[node].send(message, until[node])
                     except AskAgainError as error:
                         failures[node] = error
                 for node in asked.keys() - failures.keys():
                     try:
-                        answers[node] = [asked[node].receive(soon) for _ in requests[node]]
+                        answers[node] = [asked[node].receive(until[node]) for _ in requests[node]]
                     except AskAgainError as error:
                         failures[node] = error
             finally:
@@ -203,6 +219,8 @@ class Cluster:
                     connection.close_unless_idle()
             if failures:
                 self._known.stale.update(self._known.topics)
+            for node in requests:
+                self._heard(self._known.addresses.get(node), answered=node in answers)
         return answers, failures
 
     def ask(self, node: int, request: Any, deadline: Deadline) -> Any:
@@ -215,16 +233,23 @@ class Cluster:
     def repeated(self, task: str, attempt: Callable[[], T], deadline: Deadline) -> T:
         """Attempts until it succeeds. Raises `BrokersUnavailableError` at the deadline."""
         backoff = self.settings.retry_backoff_seconds
-        while True:
-            try:
-                return attempt()
-            except AskAgainError as error:
-                pause = backoff * random.uniform(0.8, 1.2)  # noqa: S311 - so that not all ask at once
-                if pause >= deadline.left():
-                    raise BrokersUnavailableError(task, deadline.seconds, str(error)) from error
-                log.debug("could not %s, trying again in %.1f s: %s", task, pause, error)
-            time.sleep(pause)
-            backoff = min(2 * backoff, self.settings.retry_backoff_seconds_max)
+        thread, begun = threading.get_ident(), (time.monotonic(), task, "")
+        outermost = self._asking.setdefault(thread, begun)
+        try:
+            while True:
+                try:
+                    return attempt()
+                except AskAgainError as error:
+                    pause = backoff * random.uniform(0.8, 1.2)  # noqa: S311 - so that not all ask at once
+                    if pause >= deadline.left():
+                        raise BrokersUnavailableError(task, deadline.seconds, str(error)) from error
+                    log.debug("could not %s, trying again in %.1f s: %s", task, pause, error)
+                    self._asking[thread] = outermost[0], task, str(error)
+                time.sleep(pause)
+                backoff = min(2 * backoff, self.settings.retry_backoff_seconds_max)
+        finally:
+            if outermost is begun:
+                del self._asking[thread]
 
     def _refresh(self, names: tuple[str, ...] | None, deadline: Deadline) -> dict[str, Topic]:
         wanted = None
@@ -246,7 +271,7 @@ class Cluster:
 
     def _ask_anyone(self, request: Any, deadline: Deadline) -> Any:
         """Any broker will do: those that are connected first, then those known, then those named
-        in the settings."""
+        in the settings; and last of all those that did not answer the last time."""
         failure = AskAgainError(self.settings.servers, "no address is left to try")
         with self._lock:
             addresses = dict.fromkeys(
@@ -256,13 +281,32 @@ class Cluster:
                     *self.settings.bootstrap,
                 )
             )
-            for host, port in addresses:
-                soon = deadline.sooner(self.settings.request_timeout_seconds)
+            for address in sorted(addresses, key=lambda each: self._silent.get(each, 0)):
+                soon = deadline.sooner(self._patience(address))
                 try:
-                    return self._connection_to((host, port), soon).ask(request, soon)
+                    answer = self._connection_to(address, soon).ask(request, soon)
                 except AskAgainError as error:
+                    self._heard(address, answered=False)
                     failure = error
+                else:
+                    self._heard(address, answered=True)
+                    return answer
         raise failure
+
+    def _until(self, node: int, deadline: Deadline, wait_seconds: float) -> Deadline:
+        address = self._known.addresses.get(node)
+        return deadline.sooner(wait_seconds + (0.0 if address is None else self._patience(address)))
+
+    def _patience(self, address: tuple[str, int]) -> float:
+        longest = self.settings.request_timeout_seconds
+        return min(PATIENCE_SECONDS * 2.0 ** min(self._silent.get(address, 0), 10), longest)
+
+    def _heard(self, address: tuple[str, int] | None, *, answered: bool) -> None:
+        if address is None:
+            return
+        times = self._silent.pop(address, 0)
+        if not answered:
+            self._silent[address] = times + 1
 
     def _connection(self, node: int, deadline: Deadline) -> Connection:
         address = self._known.addresses.get(node)

@@ -34,6 +34,20 @@ HEADER_BYTES_MAX: Final = 64
 LIFETIME_USED: Final = 0.8
 """Of a login that the broker limits; then a new connection is opened."""
 UNSUPPORTED_VERSION: Final = 35
+PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TRANSACTION, COMMIT_OFFSETS = 0, 22, 24, 26, 28
+OFFSET_FETCH: Final = 9
+VERSIONS_MAX: Final = {
+    # What comes after these is transaction version 2, where the end of a transaction gives its
+    # producer another epoch, or two-phase commit (decision 035).
+    PRODUCE: 11,
+    INIT_PRODUCER_ID: 5,
+    ADD_PARTITIONS: 3,
+    END_TRANSACTION: 4,
+    COMMIT_OFFSETS: 4,
+    # The next one names topics by their ids.
+    OFFSET_FETCH: 9,
+}
+"""The newest versions that we use, where they are not the newest that the library knows."""
 _OPENING: Final = (ApiVersionsRequest, SaslHandshakeRequest, SaslAuthenticateRequest)
 
 
@@ -94,7 +108,7 @@ class Connection:
                 raise KafkaProtocolError(self.broker, request.name, reason)
             data = memoryview(self._read(size, deadline))
         except OSError as error:
-            raise self._failed(_reason(error, f"to answer {request.name}")) from None
+            raise self._failed(_reason(error, f"answer {request.name}")) from None
         return self._decoded(request, data)
 
     def version(self, kind: Any) -> int:
@@ -102,7 +116,8 @@ class Connection:
         if not self._versions:  # before the broker has said what it knows
             return min(int(kind.max_version), 3) if kind is ApiVersionsRequest else 0
         low, high = self._versions.get(int(kind.API_KEY), (0, -1))
-        version = min(int(kind.max_version), high)
+        known = VERSIONS_MAX.get(int(kind.API_KEY), int(kind.max_version))
+        version = min(known, high)
         if version < low:
             raise KafkaProtocolError(
                 self.broker, kind.name, "it does not know this request in a version that we know; "
@@ -147,7 +162,7 @@ class Connection:
         try:
             plain = socket.create_connection((host, port), timeout=max(deadline.left(), 0.001))
         except OSError as error:
-            raise AskAgainError(self.broker, _reason(error, "to be reached")) from None
+            raise AskAgainError(self.broker, _reason(error, "be reached")) from None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -164,7 +179,7 @@ class Connection:
             raise KafkaProtocolError(self.broker, "prove who it is", reason) from None
         except OSError as error:
             plain.close()
-            raise AskAgainError(self.broker, _reason(error, "to speak TLS")) from None
+            raise AskAgainError(self.broker, _reason(error, "speak TLS")) from None
 
     def _read(self, size: int, deadline: Deadline) -> bytearray:
         data = bytearray(size)
@@ -203,5 +218,5 @@ class Connection:
 
 def _reason(error: OSError, what: str) -> str:
     if isinstance(error, TimeoutError):
-        return f"it took too long {what}"
-    return f"{error.strerror or error} ({what})"
+        return f"it took too long to {what}"
+    return f"it could not {what}: {error.strerror or error}"

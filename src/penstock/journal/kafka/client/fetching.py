@@ -117,7 +117,7 @@ def _round(
         for node, mine in led.items()
     }
     ids = {cluster.seen(p.topic).id: p.topic for mine in led.values() for p in mine}
-    answers, failures = cluster.ask_all(requests, deadline)
+    answers, failures = cluster.ask_all(requests, deadline, wait / 1000)
     for node, error in failures.items():
         result.waiting.update(dict.fromkeys(led[node], str(error)))
     for node, (response,) in answers.items():

@@ -96,7 +96,7 @@ def list_transactions(
             raise next(iter(failures.values()))
         listed = []
         for node, (response,) in answers.items():
-            _check(response.error_code, node, "list transactions", _DESCRIBE_ADVICE)
+            check(response.error_code, node, "list transactions", _DESCRIBE_ADVICE)
             listed += [
                 Listed(each.transactional_id, each.producer_id, each.transaction_state)
                 for each in response.transaction_states
@@ -113,12 +113,12 @@ def describe_transaction(
     task = f"describe the transaction of {transactional_id!r}"
 
     def attempt() -> Described | None:
-        node = _coordinator(cluster, transactional_id, deadline)
+        node = coordinator(cluster, transactional_id, deadline)
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
         (state,) = cluster.ask(node, request, deadline).transaction_states
         if state.error_code == TRANSACTIONAL_ID_NOT_FOUND:
             return None
-        _check(state.error_code, node, task, _DESCRIBE_ADVICE)
+        check(state.error_code, node, task, _DESCRIBE_ADVICE)
         return Described(
             state.transactional_id,
             state.producer_id,
@@ -194,7 +194,7 @@ def abort_in_partition(
                 for answer in topic.partitions:
                     if is_retriable(answer.error_code):
                         cluster.forget(partition.topic)
-                    _check(answer.error_code, node, task, _ALTER_ADVICE)
+                    check(answer.error_code, node, task, _ALTER_ADVICE)
 
     cluster.repeated(task, attempt, deadline)
 
@@ -211,27 +211,31 @@ def fence(cluster: Cluster, seen: Described, deadline: Deadline) -> None:
     )
 
     def attempt() -> None:
-        node = _coordinator(cluster, seen.transactional_id, deadline)
+        node = coordinator(cluster, seen.transactional_id, deadline)
         response = cluster.ask(node, request, deadline)
-        _check(response.error_code, node, task, _WRITE_ADVICE)
+        check(response.error_code, node, task, _WRITE_ADVICE)
 
     cluster.repeated(task, attempt, deadline)
 
 
-def _coordinator(cluster: Cluster, transactional_id: str, deadline: Deadline) -> int:
+def coordinator(
+    cluster: Cluster,
+    name: str,
+    deadline: Deadline,
+    kind: int = TRANSACTION_COORDINATOR,
+    advice: str = _DESCRIBE_ADVICE,
+) -> int:
+    """The broker that coordinates a transactional id, or a group. Raises `AskAgainError`."""
     nodes = cluster.nodes(deadline)
-    request = FindCoordinatorRequest(
-        key=transactional_id,
-        key_type=TRANSACTION_COORDINATOR,
-        coordinator_keys=[transactional_id],
-    )
+    request = FindCoordinatorRequest(key=name, key_type=kind, coordinator_keys=[name])
     response = cluster.ask(nodes[0], request, deadline)
     found = response.coordinators[0] if response.coordinators else response
-    _check(found.error_code, nodes[0], "find a coordinator", _DESCRIBE_ADVICE)
+    check(found.error_code, nodes[0], "find a coordinator", advice)
     return int(found.node_id)
 
 
-def _check(code: int, node: int, task: str, advice: str) -> None:
+def check(code: int, node: int, task: str, advice: str) -> None:
+    """Raises what an error that a broker gave back means."""
     if code == NO_ERROR:
         return
     if is_refusal(code):

@@ -1,4 +1,4 @@
-"""What was found in a file."""
+"""What was found in a file of ours, as `penstock inspect` shows it. Each part reports its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.ids import Producer, clock_to_datetime
 from penstock.sealed import is_sealed
 
 if TYPE_CHECKING:
@@ -22,6 +23,19 @@ Row = dict[str, Any]
 def unsealed_note(data: bytes) -> list[str]:
     """What is to be known of a file's check, if it has no seal."""
     return [] if is_sealed(data) else [NO_CHECKSUM]
+
+
+def producer_of(number: int) -> str:
+    return str(Producer.from_int64(number))
+
+
+def clock_of(clock: int) -> str:
+    """16 hex digits, as everywhere."""
+    return f"{clock:016x}"
+
+
+def moment_of(clock: int) -> str:
+    return clock_to_datetime(clock).isoformat()
 
 
 @dataclass(frozen=True, slots=True)

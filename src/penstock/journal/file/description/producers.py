@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from penstock.cli.inspection.documents import clock_of, moment_of
-from penstock.cli.inspection.report import NO_CHECKSUM, Report, unsealed_note
 from penstock.errors import CorruptStorageError
 from penstock.journal.file.ledger import parse_alive, parse_decision, parse_touches
-from penstock.locks import try_lock
+from penstock.locks import is_locked
+from penstock.report import NO_CHECKSUM, Report, clock_of, moment_of, unsealed_note
 from penstock.sealed import DamagedFileError, unsealed_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from penstock.cli.inspection.report import Row
     from penstock.journal.writable import Touch
+    from penstock.report import Row
 
 
 def inspect_alive(path: Path, limit: int | None) -> Report:
@@ -31,15 +29,6 @@ def inspect_alive(path: Path, limit: int | None) -> Report:
         report.facts |= {name: found.get(name) for name in ("name", "pid", "host", "at")}
     report.facts["alive"] = is_locked(path)
     return report
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process that lives holds the file's lock."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return not try_lock(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def inspect_touched(path: Path, limit: int | None) -> Report:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from penstock.cli.inspection.documents import clock_of, moment_of, producer_of, rows_of
-from penstock.cli.inspection.report import Report, unsealed_note
 from penstock.ddl import schema_to_ddl
 from penstock.errors import CorruptStorageError
 from penstock.ids import Kind
@@ -20,12 +18,15 @@ from penstock.journal.file.head import DamagedHeadError, Head
 from penstock.journal.file.segment import SegmentReader, list_segments, segment_path
 from penstock.journal.file.store import parse_collection
 from penstock.journal.frames import KIND_ACK, decode_ack, decode_documents, document_schema
+from penstock.report import Report, clock_of, moment_of, producer_of, unsealed_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from penstock.cli.inspection.report import Row
+    from penstock.report import Row
+
+    RowsOf = Callable[[pa.RecordBatch], list[Row]]
     from penstock.journal.file.head import Kept, Position, Records
     from penstock.journal.file.segment_header import SegmentHeader
     from penstock.journal.frames import FrameHeader
@@ -35,7 +36,8 @@ _IDENTITY: Final = 3
 """Columns before those of the document."""
 
 
-def inspect_segment(path: Path, limit: int | None) -> Report:
+def inspect_segment(path: Path, limit: int | None, rows_of: RowsOf) -> Report:
+    """`rows_of` makes values of documents that can be shown."""
     report = Report(path, "journal segment", limit)
     # Before the segment: whatever the head counts on is in the file then.
     head = _head_beside(path)
@@ -49,7 +51,8 @@ def inspect_segment(path: Path, limit: int | None) -> Report:
             report.damaged(error.reason, byte=error.position)
             return report
         _tell(report, header)
-        end, offset = _walk(report, reader, header, position)
+        rows = _Rows(report.path, header, rows_of)
+        end, offset = _walk(report, reader, rows, (header.first_offset, position))
     if named:
         _compare(report, head, header.first_offset, end, offset)
     else:
@@ -77,17 +80,16 @@ def _tell(report: Report, header: SegmentHeader) -> None:
 
 
 def _walk(
-    report: Report, reader: SegmentReader, header: SegmentHeader, position: int
+    report: Report, reader: SegmentReader, rows: _Rows, begin: tuple[int, int]
 ) -> tuple[int, int]:
     """Every frame; gives where the last whole append ends. Behind a payload that is damaged the
     next frame is found, behind a damaged header it is not."""
-    rows = _Rows(report.path, header)
     frames, last_clock, appended = 0, 0, None
-    offset, end = header.first_offset, position
+    offset, end = begin
     whole = (end, offset)
     goes_on = False
     try:
-        for at, frame in reader.headers(position, offset, reader.size()):
+        for at, frame in reader.headers(end, offset, reader.size()):
             end, offset = at + frame.frame_bytes, frame.end_offset
             try:
                 _, body = reader.frame(at, frame)
@@ -119,7 +121,8 @@ def _walk(
 class _Rows:
     """The rows of frames, as far as the collection's schemas are known."""
 
-    def __init__(self, path: Path, header: SegmentHeader) -> None:
+    def __init__(self, path: Path, header: SegmentHeader, rows_of: RowsOf) -> None:
+        self._rows_of = rows_of
         collection = Collection.from_json(header.collection)
         beside = path.parent.parent.parent.parent / "collections" / f"{collection.name}.json"
         if beside.is_file():
@@ -151,7 +154,7 @@ class _Rows:
         producers, clocks, flags = (
             shown.column(column).to_numpy().tolist() for column in range(_IDENTITY)
         )
-        documents = rows_of(shown.select(range(_IDENTITY, shown.num_columns)))
+        documents = self._rows_of(shown.select(range(_IDENTITY, shown.num_columns)))
         return [
             _row(at, frame.first_offset + number, flags[number], producers[number], clocks[number])
             | (documents[number] if documents else {})

@@ -1,0 +1,79 @@
+"""The shuffle over a Kafka in the simulated world, by seed: every committed row once, no
+transaction in two epochs, keys in order, whatever crashes and however late markers come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.shuffle.session.state import SessionState
+from tests.simulation.seeds import Seeds
+from tests.simulation.shrinking import smallest
+from tests.simulation_shuffle.cluster import Parts
+from tests.simulation_shuffle.kafka_run import run
+from tests.simulation_shuffle.kafka_topics import Topics
+from tests.simulation_shuffle.shrink import RUNS_MAX, kind_of
+
+if TYPE_CHECKING:
+    from tests.simulation.choices import Script
+    from tests.simulation_shuffle.run import Result
+
+FEW: Final = 60
+OFTEN: Final = {
+    "aborts": 1.0,
+    "crashes": 0.7,
+    "disks lost": 0.2,
+    "documents delivered": 10.0,
+    "entries compacted": 5.0,
+    "epochs committed": 2.0,
+    "ids expired": 0.1,
+    "looks at the log": 1.0,
+    "recoveries": 0.01,
+    "transactions": 2.0,
+    "transactions that fence": 0.2,
+    "transactions that time out": 0.1,
+}
+
+
+def _shrink(result: Result) -> tuple[Script, int]:
+    kind = kind_of(result.violation)
+
+    def failing(script: Script) -> Script | None:
+        tried = run(script=script)
+        return tried.script if kind_of(tried.violation) == kind else None
+
+    return smallest(result.script, failing, RUNS_MAX)
+
+
+SEEDS: Final = Seeds("tests.simulation_shuffle", run, _shrink, OFTEN)
+
+
+def test_the_rules_hold_for_a_few_seeds() -> None:
+    SEEDS.check_rules(range(FEW))
+
+
+def test_a_seed_is_replayed_exactly() -> None:
+    SEEDS.check_replays(3)
+
+
+def test_a_recovery_leaves_no_hint_behind() -> None:
+    """A disk is lost while a transaction is open; the session after the recovery goes on."""
+    script = {("crash 1", 0): 3, ("p0 actions", 1): 1, ("early crash", 0): 1, ("lost", 1): 1}
+    result = run(script=script)
+    assert result.violation is None
+    assert result.counts["recoveries"] == 1
+
+
+class DoesNotMatch(SessionState):
+    """Markers are commits of their own, as where the log may not be read."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more | {"has_log": False})
+
+
+def test_without_the_log_transactions_are_torn() -> None:
+    parts = Parts(
+        session_state=DoesNotMatch,
+        patches={f"{Topics.__module__}.Topics.transaction_log": lambda _: None},
+    )
+    found = (run(seed, parts=parts).violation for seed in range(FEW))
+    assert any(violation is not None and "is torn" in violation for violation in found)
