@@ -31,6 +31,11 @@ class CorruptStorageError(PenstockError):
     """Stored bytes are not what was written. Restore them from a copy; nothing was returned."""
 
 
+class UnreadableRowError(PenstockError):
+    """A row cannot be read as the user asks for it. To read it again does not help: correct the
+    settings, or let such rows pass by one."""
+
+
 class CommitFailedError(PenstockError):
     """The transaction is not committed and never will be. It is safe to run it again."""
 

@@ -86,7 +86,7 @@ def _counted(store: KafkaStore) -> list[int]:
         sent.extend(map(len, requests.values()))
         return ask_all(requests, *more)
 
-    cluster.ask_all = counting  # type: ignore[method-assign]
+    cluster.ask_all = counting  # type: ignore[method-assign, assignment]
     return sent
 
 

@@ -151,6 +151,8 @@ class Journals:
     by_offset = ReadableStore.by_offset
     own_key = ReadableStore.own_key
     fails_on_loss = ReadableStore.fails_on_loss
+    is_own_key = ReadableStore.is_own_key
+    holding = ReadableStore.holding
 
     def __init__(self, collections: Iterable[str]) -> None:
         # Of a document its journal's name has the partition, and nobody asks for it again.

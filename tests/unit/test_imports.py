@@ -55,6 +55,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "sealed",
             "ddl",
             "formats",
+            "routing",
         },
         {"numpy", "pyarrow", "pandas", "crc32c", "cryptography", "kafka"},
     ),

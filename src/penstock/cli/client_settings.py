@@ -55,15 +55,22 @@ def client_options(command: Command) -> Command:
 
 def with_settings(url: str) -> str:
     """A store's address, with what was given for its client."""
-    settings: dict[str, str] = click.get_current_context().meta.get(_META, {})
+    settings = client_settings(is_for_kafka=url.startswith(_SCHEME))
     if not url.startswith(_SCHEME):
-        if click.get_current_context().meta.get(_BY_OPTION):
-            raise click.UsageError("--option is for a store in Kafka: --store kafka://broker:9092")
         return url
     from penstock.journal.kafka.address import KafkaAddress  # noqa: PLC0415 - not for --help
 
     address = KafkaAddress.parse(url)
     return KafkaAddress({**settings, **address.options}).text if settings else url
+
+
+def client_settings(*, is_for_kafka: bool) -> dict[str, str]:
+    """What was given for a client. --option is refused where there is none."""
+    if is_for_kafka:
+        return dict(click.get_current_context().meta.get(_META, {}))
+    if click.get_current_context().meta.get(_BY_OPTION):
+        raise click.UsageError("--option is for a store in Kafka: --store kafka://broker:9092")
+    return {}
 
 
 def read_properties(text: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
-from penstock.cli.client_settings import client_options, with_settings
+from penstock.cli.client_settings import client_options, client_settings, with_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.journal import OpenStore
     from penstock.journal.kafka.store import KafkaStore
     from penstock.journal.store import ReadableStore
+    from penstock.shuffle.feed import Feed
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -114,6 +115,31 @@ def open_readable(url: str | None) -> ReadableStore:
             store.close()
             raise
     return store
+
+
+def open_feed(feed: Feed, url: str | None) -> tuple[Feed, ReadableStore]:
+    """The feed with its collections as the store has them, and the store that it reads: the one of
+    --store or the environment, or those that its bindings name."""
+    import penstock.journal  # noqa: PLC0415 - as above
+    from penstock.journal.joined import JoinedStore  # noqa: PLC0415
+    from penstock.shuffle.feed_sources import resolved  # noqa: PLC0415
+
+    sources = [one.source for one in feed.bindings]
+    stores = [url or "" if one is None else one.store or url or "" for one in sources]
+    if "" in stores:
+        address_of(url)
+    settings = client_settings(is_for_kafka=any(map(is_kafka, stores)))
+    found, address = resolved(feed, os.path.expanduser(url or ""), settings)  # noqa: PTH111
+    store = penstock.journal.open_readable(address)
+    parts = store.stores if isinstance(store, JoinedStore) else (store,)
+    try:
+        for part in parts:
+            if is_kafka(part.url):
+                cast("KafkaStore", part).check_reachable(FIRST_ANSWER_SECONDS_MAX)
+    except BaseException:
+        store.close()
+        raise
+    return found, store
 
 
 def address_of(url: str | None) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.disk import make_folder, sync_folder, write_new_file
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.sealed import sealed_json, unsealed_json
+from penstock.shuffle.feed_sources import described
 from penstock.shuffle.parcels import fields_of
 from penstock.shuffle.resume import NOTHING, Epoch, find_resume, load_record
 from penstock.shuffle.session.actor import MemberLostError
@@ -61,11 +62,12 @@ class Position:
 
     @classmethod
     def load(cls, folder: Path, store: ReadableStore, feed: Feed, members: int) -> Position:
-        """Of the run before, or a first one. A folder of another shuffle is refused."""
+        """Of the run before, or a first one. A folder of another shuffle is refused. The feed is
+        the one that was given, before it was resolved."""
         of = {
             "store": store.url,
             "members": members,
-            "bindings": json.loads(json.dumps([asdict(one) for one in feed.bindings], default=str)),
+            "bindings": described(feed),
         }
         position = cls(of, folder, holdings={member + 1: Holding() for member in range(members)})
         path = folder / POSITION_NAME

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import ConfigurationError, PeerUnavailableError, PenstockError
+from penstock.errors import ConfigurationError, PeerUnavailableError, UnreadableRowError
 
 
 class SchemaError(ConfigurationError):
@@ -18,7 +18,7 @@ class UnknownSchemaError(ConfigurationError):
     """The schema registry does not know what was asked for, or does not let this client see it."""
 
 
-class ValueFormatError(PenstockError):
+class ValueFormatError(UnreadableRowError):
     """A record's value does not parse, and `on_error` is `fail`. Correct the schema, or choose
     another `on_error`."""
 

@@ -63,6 +63,15 @@ def folder_of_store(url: str | Path) -> Path | None:
     return local_folder(url) if kind_of_store(url) == "file" else None
 
 
+def first_of_joined(url: str) -> str:
+    """Of several stores as one, the address of the first; or that of the one there is."""
+    if kind_of_store(url) != "joined":
+        return url
+    from penstock.journal.joined import JoinedAddress  # noqa: PLC0415 - seldom needed
+
+    return JoinedAddress.parse(url).parts[0][0]
+
+
 def kind_of_store(url: str | Path) -> str:
     """The scheme of a store's address; `file` for a plain path."""
     scheme, separator, _ = str(url).partition("://")
@@ -79,9 +88,16 @@ def _open_kafka(url: str) -> ReadableStore:
     return open_kafka(url)
 
 
+def _open_joined(text: str) -> ReadableStore:
+    from penstock.journal.joined import JoinedAddress, JoinedStore  # noqa: PLC0415 - seldom needed
+
+    return JoinedStore(JoinedAddress.parse(text), open_readable)
+
+
 _READABLE: Final[dict[str, Callable[[str], ReadableStore]]] = {
     "file": lambda url: FileStore(local_folder(url), create=False),
     "kafka": _open_kafka,
+    "joined": _open_joined,
 }
 """By scheme. `gazette` goes in here, importing its client when it is called."""
 

@@ -210,6 +210,15 @@ class ReadableStore(abc.ABC):
     reads_together: bool = False
     """`read_together` costs less than to read one journal after another."""
 
+    def is_own_key(self, key: Sequence[str]) -> bool:
+        """Whether null in such a key is no key, and its rows belong to nobody."""
+        return tuple(key) == (self.own_key,)
+
+    def holding(self, name: str) -> ReadableStore:  # noqa: ARG002
+        """The store that has this collection, or this journal, and to which all of the above
+        applies: itself, unless it is several as one."""
+        return self
+
     # Collections
 
     @abc.abstractmethod

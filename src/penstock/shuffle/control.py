@@ -88,6 +88,8 @@ class MemberFailed:
 
     member: int
     reason: str
+    is_final: bool = False
+    """To begin anew does not help."""
 
 
 ToMember: TypeAlias = StartRead | AllReadsStarted | AskProgress | ConsumedThrough

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from penstock.directory.meeting import GossipMeeting, ServerMeeting
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, UnreadableRowError
 from penstock.shuffle import control
 from penstock.shuffle.meetings import Meetings
 from penstock.shuffle.member_messages import Failed, Logged, Over, Serving, Step
@@ -313,6 +313,8 @@ class Crew:
                     self._changed.notify_all()
             case Serving(location=location):
                 self._serving[member] = location
+            case Failed(error=error, is_final=True):
+                self._lose(member, UnreadableRowError(f"member {member} failed: {error}"))
             case Failed(error=error, queue_lost=lost):
                 failed = MemberLostError(f"member {member} failed: {error}", member)
                 self._lose(member, lost or self.diagnose(failed))

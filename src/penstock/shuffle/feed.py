@@ -18,6 +18,8 @@ from penstock.errors import ConfigurationError
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from penstock.journal.sources import Source
+
 BINDINGS_MAX: Final = 4_096
 """Each has stages of its own in every connection (`transport.frames.STAGES_MAX`)."""
 LANES_MAX: Final = 16
@@ -59,6 +61,9 @@ class Binding:
     """Documents written earlier are passed over."""
     not_after: datetime | None = None
     """Documents written later are passed over."""
+    source: Source | None = None
+    """Where the collection is, and how its rows become documents, until the feed is resolved
+    (`feed_sources.py`). None: in the reader's own store, as they are there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,18 @@ partitions = "region=eu"
 priority = 1
 read_delay = "5m"
 not_before = 2026-01-01T00:00:00Z
+
+[[binding]]
+store = "kafka://broker:9092"
+collection = "payments"
+format = "json"
+schema = "customer BIGINT, cents BIGINT, writer STRING, number BIGINT"
+key = ["header:tenant"]
+partitions = "partition=0,partition=1"
+identity = {producer = "writer", sequence = "number"}
+
+A binding without a store is in the feed's own, a setting beside the name; or, without that too, in
+the one that whoever runs the feed names.
 """
 
 from __future__ import annotations
@@ -20,9 +32,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import ConfigurationError
+from penstock.journal.sources import FORMS, SECRET_SETTING, VALUE_SETTINGS, Source
 from penstock.shuffle.feed import Binding, BindingError, Feed
 
-_FEED_SETTINGS: Final = ("name", "binding")
+_FEED_SETTINGS: Final = ("name", "store", "binding")
 BINDING_SETTINGS: Final = (
     "collection",
     "key",
@@ -32,6 +45,8 @@ BINDING_SETTINGS: Final = (
     "not_before",
     "not_after",
 )
+SOURCE_SETTINGS: Final = ("store", "identity", *VALUE_SETTINGS)
+"""Where a binding's collection is, and how its rows become documents."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DELAY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _HEADER: Final = re.compile(r"\s*\[\[\s*binding\s*\]\]")
@@ -72,12 +87,15 @@ def _feed(tables: dict[str, Any], name: str) -> Feed:
     bindings = tables.get("binding", [])
     if not isinstance(bindings, list) or not all(isinstance(each, dict) for each in bindings):
         raise BindingError(None, "binding", "each binding is a table of its own: [[binding]]")
-    return Feed(found, tuple(parse_binding(place, table) for place, table in enumerate(bindings)))
+    store = _text(tables, None, "store", "")
+    made = (parse_binding(place, table, store) for place, table in enumerate(bindings))
+    return Feed(found, tuple(made))
 
 
-def parse_binding(place: int, table: dict[str, Any]) -> Binding:
-    """From settings as a feed file has them."""
-    _check_settings(table, place, BINDING_SETTINGS)
+def parse_binding(place: int, table: dict[str, Any], store: str = "") -> Binding:
+    """From settings as a feed file has them. `store` is the feed's own."""
+    table = _flat(table)
+    _check_settings(table, place, (*BINDING_SETTINGS, *SOURCE_SETTINGS))
     if "collection" not in table:
         raise BindingError(place, "collection", "it is missing; name the collection to read")
     return Binding(
@@ -88,11 +106,39 @@ def parse_binding(place: int, table: dict[str, Any]) -> Binding:
         read_delay_seconds=_delay(table, place),
         not_before=_moment(table, place, "not_before"),
         not_after=_moment(table, place, "not_after"),
+        source=_source(table, place, store),
     )
+
+
+def _flat(table: dict[str, Any]) -> dict[str, Any]:
+    """Names with dots are nested tables in TOML: schema.registry.url."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict) and name != "identity":
+            found |= {f"{name}.{rest}": each for rest, each in _flat(value).items()}
+        else:
+            found[name] = value
+    return found
+
+
+def _source(table: dict[str, Any], place: int, store: str) -> Source | None:
+    """None: in the store of whoever runs the feed, and nothing special."""
+    identity = table.get("identity", {})
+    if not isinstance(identity, dict):
+        raise BindingError(place, "identity", f"{identity!r} is not a table: write {FORMS}")
+    values = {name: _text(table, place, name, "") for name in VALUE_SETTINGS if name in table}
+    found = Source(_text(table, place, "store", "") or store, values, identity)
+    return None if found == Source() else found
 
 
 def _check_settings(table: dict[str, Any], place: int | None, known: tuple[str, ...]) -> None:
     for setting in table:
+        if setting == SECRET_SETTING:
+            raise BindingError(
+                place,
+                setting,
+                "a secret does not stand in a feed file: give it as an option of the read",
+            )
         if setting not in known:
             raise BindingError(
                 place, setting, f"there is no such setting; there are {', '.join(known)}"

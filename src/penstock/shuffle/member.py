@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.epoch.decisions import DecisionLog
 from penstock.epoch.member import EpochMember
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UnreadableRowError
 from penstock.logs import about
 from penstock.shuffle import control
 from penstock.shuffle.capture import Capture, MemberParticipant
@@ -283,7 +283,8 @@ class Member:
         self._log_about.error("member %d cannot go on: %s", self.member, error)
         try:
             reason = f"{type(error).__name__}: {error}"
-            self._tell(0, control.MemberFailed(self.member, reason))
+            is_final = isinstance(error, UnreadableRowError)
+            self._tell(0, control.MemberFailed(self.member, reason, is_final))
         except PenstockError:
             self._log_about.exception("member %d could not tell the Session", self.member)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
 from penstock.epoch.fields import fields_of, number, string
-from penstock.errors import RemoteProtocolError
+from penstock.errors import RemoteProtocolError, UnreadableRowError
 from penstock.logs import FIELDS
 from penstock.shuffle.queue.errors import QueueLostError
 
@@ -41,11 +41,14 @@ class Failed:
     """Its type, and what it says."""
     queue_lost: QueueLostError | None = None
     """If it is that: then all queues begin anew."""
+    is_final: bool = False
+    """To begin anew does not help."""
 
     @classmethod
     def of(cls, error: BaseException) -> Failed:
         lost = error if isinstance(error, QueueLostError) else None
-        return cls(f"{type(error).__name__}: {error}", lost)
+        is_final = isinstance(error, UnreadableRowError)
+        return cls(f"{type(error).__name__}: {error}", lost, is_final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def encode_message(message: MemberMessage) -> bytes:
             said = {"says": "serving", "location": message.location}
         case Failed():
             lost = message.queue_lost
-            said = {"says": "failed", "error": _cut(message.error)}
+            said = {"says": "failed", "error": _cut(message.error), "final": message.is_final}
             if lost is not None:
                 said |= {"folder": lost.folder, "segment": lost.segment, "reason": lost.reason}
         case Logged():
@@ -121,7 +124,7 @@ def _decode(said: Mapping[str, Any]) -> MemberMessage:
             if "folder" in said:
                 folder, reason = string(said["folder"]), string(said["reason"])
                 lost = QueueLostError(folder, number(said["segment"]), reason)
-            return Failed(string(said["error"]), lost)
+            return Failed(string(said["error"]), lost, said.get("final") is True)
         case "logged":
             logger, message = string(said["logger"]), string(said["message"])
             return Logged(logger, number(said["level"]), message, _known(said["known"]))

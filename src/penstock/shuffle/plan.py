@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, LocalProtocolError
 from penstock.ids import CLOCK_MAX, CLOCK_UNIX_EPOCH, clock_duration, clock_from_datetime
 from penstock.journal.names import Selector
 from penstock.routing import check_key_type
@@ -87,6 +87,10 @@ def make_plan(feed: Feed, store: ReadableStore) -> Plan:
 def _plan(
     place: int, binding: Binding, lane: int, cohort: int, store: ReadableStore
 ) -> BindingPlan:
+    if binding.source is not None:
+        raise LocalProtocolError(
+            f"binding {place} says where and how its rows are read, and the feed was not resolved"
+        )
     try:
         collection = store.collection(binding.collection)
     except ConfigurationError as error:
@@ -106,6 +110,7 @@ def _plan(
     key = binding.key or collection.key
     for column in key:
         _check_key(place, column, collection)
+    holder = store.holding(binding.collection)
     seconds, rest = divmod(binding.read_delay_seconds, 1)
     return BindingPlan(
         place=place,
@@ -119,10 +124,10 @@ def _plan(
         delay=clock_duration(int(seconds), int(rest * 1e9)),
         not_before=_clock(place, "not_before", binding.not_before, CLOCK_UNIX_EPOCH),
         not_after=_clock(place, "not_after", binding.not_after, CLOCK_MAX),
-        by_offset=store.by_offset,
-        is_timed=store.is_timed,
-        spreads_null_keys=key == (store.own_key,),
-        fails_on_loss=store.fails_on_loss,
+        by_offset=holder.by_offset,
+        is_timed=holder.is_timed,
+        spreads_null_keys=holder.is_own_key(key),
+        fails_on_loss=holder.fails_on_loss,
     )
 
 

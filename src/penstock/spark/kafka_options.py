@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError
-from penstock.formats import Encoding, Registry, pinned, value_options
+from penstock.formats import Encoding, value_options
 from penstock.formats.options import NAMES as VALUE_OPTIONS
+from penstock.formats.options import USER_INFO
 from penstock.journal.kafka.address import BOOTSTRAP, SCHEME, KafkaAddress, Subscription
 from penstock.journal.kafka.edges import EARLIEST, LATEST, Edge
-from penstock.journal.kafka.shapes import DEAD_LETTERS_VIEW, REFERENCED
+from penstock.journal.kafka.headers import header_in
+from penstock.journal.kafka.identities import Identity
+from penstock.journal.kafka.shapes import DEAD_LETTERS_VIEW, with_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,14 +81,7 @@ class KafkaRead:
 def parse_kafka(options: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
     """The options of a Kafka source, and those that are not of it."""
     given = {name.lower(): value.strip() for name, value in options.items()}
-    for name, reason in _REFUSED.items():
-        if name in given:
-            raise ConfigurationError(f"option {name!r} of Spark's Kafka source: {reason}")
-    settings = {
-        name.removeprefix(_PREFIX): given.pop(name)
-        for name in list(given)
-        if name.startswith(_PREFIX)
-    }
+    settings = _client_settings(given)
     store = given.pop("store", "")
     if store:
         if not store.startswith(f"{SCHEME}://"):
@@ -100,7 +96,11 @@ def parse_kafka(options: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
         )
     own = {name: given.pop(name) for name in list(given) if name in KAFKA_OPTIONS}
     subscription = replace(
-        _subscription(own), view=_view(given), values=_values(given, own.get("subscribe", ""))
+        _subscription(own),
+        view=_view(given),
+        values=_values(given, own.get("subscribe", "")),
+        identity=_identity(given),
+        headers=_headers(given),
     )
     collection = subscription.topics[0] if len(subscription.topics) == 1 else "kafka"
     address = KafkaAddress(
@@ -118,6 +118,79 @@ def parse_kafka(options: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
         _number(own, "minpartitions"),
     )
     return read, given
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSettings:
+    """What options say of Kafka where a feed file says the rest."""
+
+    settings: Mapping[str, str]
+    secrets: Mapping[str, str]
+    """The registry's."""
+    with_headers: bool
+    fails_on_loss: bool
+
+
+def parse_feed_settings(options: Mapping[str, str]) -> tuple[FeedSettings, dict[str, str]]:
+    """The options of a Kafka source that go with a feed file, and those that are not of it."""
+    given = dict(options)
+    settings = _client_settings(given)
+    own = {name: given.pop(name) for name in list(given) if name in KAFKA_OPTIONS}
+    for name in own.keys() - {"includeheaders", "failondataloss", *_NO_EFFECT}:
+        raise ConfigurationError(
+            f"option {name!r} does not go with 'feed': the feed file says what is read of topics, "
+            "from their begin or from its not_before on"
+        )
+    if settings.get(BOOTSTRAP):
+        given.setdefault("store", f"{SCHEME}://{settings.pop(BOOTSTRAP)}")
+    found = FeedSettings(
+        settings,
+        {name: given.pop(name) for name in (USER_INFO,) if name in given},
+        with_headers=_flag(own, "includeheaders", default=False),
+        fails_on_loss=_flag(own, "failondataloss", default=True),
+    )
+    return found, given
+
+
+def _client_settings(given: dict[str, str]) -> dict[str, str]:
+    """The settings of the client; they are taken out of the options."""
+    for name, reason in _REFUSED.items():
+        if name in given:
+            raise ConfigurationError(f"option {name!r} of Spark's Kafka source: {reason}")
+    return {
+        name.removeprefix(_PREFIX): given.pop(name)
+        for name in list(given)
+        if name.startswith(_PREFIX)
+    }
+
+
+def _identity(given: dict[str, str]) -> dict[str, str]:
+    """How users name producers: as a feed file has it, in JSON."""
+    text = given.pop("identity", "")
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise TypeError
+    except (ValueError, TypeError):
+        raise ConfigurationError(
+            "option 'identity' is JSON like "
+            '{"header": "id"} or {"producer": "writer", "sequence": "number"}'
+            f", not {text!r}"
+        ) from None
+    try:
+        Identity.parse(found)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"option 'identity': {error}") from error
+    return found
+
+
+def _headers(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Those that a key names, in a stream or in a batch."""
+    columns = [*given.get("key", "").split(","), *given.get("shuffle_key", "").split(",")]
+    found = (header_in(column.strip()) for column in columns)
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def _view(given: dict[str, str]) -> str:
@@ -142,13 +215,7 @@ def _values(given: dict[str, str], topics: str) -> dict[str, str]:
             "option 'subject' is missing: of several topics it says whose newest schema gives the "
             "columns, for example .option('subject', 'orders-value')"
         )
-    found = pinned(options, Registry(options.registry), topics.strip())
-    return {
-        **values,
-        "subject": found.subject,
-        "schema": found.schema,
-        REFERENCED: json.dumps(found.referenced),
-    }
+    return with_schema(values, topics.strip())
 
 
 def _subscription(own: Mapping[str, str]) -> Subscription:

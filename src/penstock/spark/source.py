@@ -54,7 +54,7 @@ class PenstockSource(DataSource):
         the cut of a batch read is taken here. Who gives a schema is not asked; their first use
         takes the cut."""
         check_known(self.options)
-        if is_kafka(self.options):
+        if is_kafka(self.options) and "feed" not in {name.lower() for name in self.options}:
             # Which kind of read it is, Spark does not say yet. The columns are the same.
             return kafka_schema(self.options)
         if is_streaming(self.options):

@@ -30,11 +30,11 @@ from penstock.journal.file.store import parse_collection, parse_marker
 from penstock.sealed import sealed_json, sealed_line, unsealed_json, unsealed_line
 from penstock.shuffle.assigned import decode_assigned, settle_assignment
 from penstock.shuffle.feed import Binding, Feed
+from penstock.shuffle.feed_sources import described
 from penstock.sinks.batches import commit_batch
 from penstock.sinks.collection import CollectionSink
 from penstock.sinks.parquet import ParquetSink, manifest_files
 from penstock.sinks.two_phase import Batch, Decision, Part
-from penstock.spark.streaming.folders import describe_bindings
 from penstock.storage import Storage
 from penstock.watch.encoding import decode_batches, decode_state, encode_batches, encode_state
 from penstock.watch.state import SparkBatch
@@ -96,7 +96,7 @@ SMALL: Final[dict[str, tuple[bytes, Callable[[bytes], Any]]]] = {
         manifest_files,
     ),
     "feeds": (
-        sealed_json({"format": 1, "bindings": describe_bindings(FEED)}),
+        sealed_json({"format": 1, "bindings": described(FEED)}),
         lambda data: unsealed_json("file", data, ("format", "bindings")),
     ),
     "positions of `penstock shuffle`": (

@@ -81,6 +81,7 @@ MESSAGES: list[Message] = [
     Progressed(2, 1, FRONTIER),
     RoomNeeded(2),
     MemberFailed(2, "the disk is gone"),
+    MemberFailed(2, "it does not parse", is_final=True),
     MemberStatus(
         1, 0, 4711, "host", SLICE, QUEUE, (Seen(Listing(1, 0, 2, "orders"), 3, 1.5),), DETAILS
     ),

@@ -36,6 +36,7 @@ MESSAGES: list[MemberMessage] = [
     *Step,
     Serving("grpc+tls://10.0.0.7:4100"),
     Failed("OSError: the disk is gone"),
+    Failed("ValueFormatError: it does not parse", is_final=True),
     Logged("penstock.shuffle", logging.WARNING, "slow", {"feed": "orders", "member": 3}),
     Over(),
 ]

@@ -17,7 +17,7 @@ import click
 
 from penstock.cli.commands.journals import split_names
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, log_json_option, open_readable, store_option
+from penstock.cli.options import examples, json_option, log_json_option, open_feed, store_option
 from penstock.logs import written_to
 
 if TYPE_CHECKING:
@@ -145,8 +145,9 @@ def shuffle(
     messages = terminal.messages()
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_to(log_json))
-        store = stack.enter_context(open_readable(store_url))
-        feed = _feed(collections, key, feed_file)
+        given = _feed(collections, key, feed_file)
+        feed, store = open_feed(given, store_url)
+        stack.callback(store.close)
         plan = make_plan(feed, store)
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="penstock-shuffle-")
@@ -164,7 +165,7 @@ def shuffle(
         )
         stack.callback(made_shuffle.close)
         made_shuffle.claim()
-        position = Position.load(place, store, feed, members)
+        position = Position.load(place, store, given, members)
         report, verified = _go(made_shuffle, store, plan, position, follow=follow, verify=verify)
     report["folder"] = None if folder is None else str(place)
     report["carrier"] = carrier

@@ -34,6 +34,12 @@ class Subscription:
     """How values become columns: options of `formats/options.py`. None: they stay as they are."""
     view: str = ""
     """`dead_letters`: only the values that do not parse."""
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """How users name producers: the setting of `identities.py`. Empty: they do not."""
+    headers: tuple[str, ...] = ()
+    """Headers that are columns of their own, `header:NAME`."""
+    is_topic: bool = False
+    """It is one topic, which a binding names: it has to be there."""
 
     def __post_init__(self) -> None:
         try:
@@ -100,6 +106,9 @@ class KafkaAddress:
                 {topic: tuple(numbers) for topic, numbers in one["assigned"].items()},
                 one["values"],
                 one["view"],
+                one["identity"],
+                tuple(one["headers"]),
+                one["is_topic"],
             )
             for name, one in found["subscriptions"].items()
         }

@@ -11,6 +11,7 @@ from penstock.errors import (
     PeerUnavailableError,
     PenstockError,
     RemoteProtocolError,
+    UnreadableRowError,
 )
 from penstock.journal.errors import RowsTakenBackError, UnknownCollectionError
 
@@ -140,6 +141,22 @@ class KafkaProtocolError(RemoteProtocolError):
             f"broker {self.broker} gave a wrong answer when asked to {self.task}: {self.reason}. "
             "Look at the broker's log, and check that the address is a Kafka broker's and that "
             "kafka.security.protocol is the one of its listener"
+        )
+
+
+class RowIdentityError(UnreadableRowError):
+    """A row lacks the identity that the setting `identity` asks for. Correct the setting, or let
+    such rows count by `on_error = "keep"`."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        super().__init__(topic, partition, offset, reason)
+        self.topic, self.partition, self.offset, self.reason = topic, partition, offset, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the row at offset {self.offset} of {self.topic}-{self.partition} has no identity: "
+            f"{self.reason}. Correct the setting identity, or set its on_error to keep: then such "
+            "rows count, each of them, also if they are repetitions"
         )
 
 

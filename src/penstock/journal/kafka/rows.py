@@ -1,7 +1,8 @@
 """What a fetch brought, as rows of a journal: data and transaction markers in the log's order.
 
 A row's clock is its offset; a row of a transaction counts once a marker commits it; a marker that
-aborts has a clock that no commit is below (`offset_identity.py`).
+aborts has a clock that no commit is below (`offset_identity.py`). Where users name producers, their
+rows have their numbers for clocks (`identities.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.journal.kafka.identities import Named
     from penstock.journal.kafka.records.batches import Partition
     from penstock.journal.kafka.records.columns import BatchTable, Decoded
     from penstock.journal.store import Probe
@@ -52,10 +54,11 @@ def journal_batch(
     documents: pa.RecordBatch,
     *,
     kept: NDArray[np.int64] | None = None,
+    named: Named | None = None,
     probe: Probe | None = None,
 ) -> JournalBatch:
-    """`documents` has a row for each row of `decoded`, or for each that is kept of them. `probe` is
-    what came with them."""
+    """`documents` has a row for each row of `decoded`, or for each that is kept of them, and so has
+    `named`, if users name producers. `probe` is what came with them."""
     batches, rows = decoded.batches, decoded.rows
     offsets = rows.column("offset").to_numpy()
     is_transactional = np.repeat(batches.is_transactional, batches.rows)
@@ -70,6 +73,9 @@ def journal_batch(
     if kept is not None:
         columns = {name: column[kept] for name, column in columns.items()}
         offsets = columns["offsets"]
+    if named is not None:
+        columns["producers"] = np.where(named.is_named, named.producers, columns["producers"])
+        columns["clocks"] = np.where(named.is_named, named.clocks, columns["clocks"])
     epochs: dict[int, int] = {}
     marking = np.flatnonzero(batches.marker != NO_MARKER)
     if len(marking):
@@ -154,9 +160,13 @@ def raw_documents(
     fields = [field for field in schema if columns is None or field.name in columns]
     arrays = [_as(column(field.name), field.type) for field in fields]
     if not arrays:
-        nothing: Any = pa.array([{}] * count, pa.struct([]))
-        return pa.RecordBatch.from_struct_array(nothing)
+        return without_columns(count)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def without_columns(rows: int) -> pa.RecordBatch:
+    nothing: Any = pa.array([{}] * rows, pa.struct([]))
+    return pa.RecordBatch.from_struct_array(nothing)
 
 
 def whole_column(rows: pa.Table, name: str) -> pa.Array[Any]:

@@ -13,8 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ConfigurationError
-from penstock.formats import DEAD_LETTERS, OnError, Records, Registry, judge, open_format
+from penstock.formats import (
+    DEAD_LETTERS,
+    Encoding,
+    OnError,
+    Records,
+    Registry,
+    judge,
+    open_format,
+    pinned,
+)
 from penstock.formats.options import value_options
+from penstock.journal.kafka.headers import PREFIX, header_values
 from penstock.journal.kafka.rows import (
     RAW_SCHEMA,
     RAW_SCHEMA_WITH_HEADERS,
@@ -24,11 +34,12 @@ from penstock.journal.kafka.rows import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection as Names
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from penstock.formats import Format, ValueOptions
+    from penstock.journal.kafka.address import Subscription
     from penstock.journal.kafka.records.batches import Partition
     from penstock.journal.kafka.records.columns import Decoded
 
@@ -44,7 +55,10 @@ LARGE_ROWS: Final = 4_096
 class Shape(abc.ABC):
     schema: pa.Schema
     key: tuple[str, ...]
-    with_headers = False
+
+    def needs_headers(self, columns: Names[str] | None) -> bool:  # noqa: ARG002
+        """Whether these columns, or all, are made from records' headers."""
+        return False
 
     @abc.abstractmethod
     def documents(
@@ -69,7 +83,9 @@ class RawShape(Shape):
     def __init__(self, *, with_headers: bool) -> None:
         self.schema = RAW_SCHEMA_WITH_HEADERS if with_headers else RAW_SCHEMA
         self.key = (KEY,)
-        self.with_headers = with_headers
+
+    def needs_headers(self, columns: Names[str] | None) -> bool:
+        return "headers" in (self.schema.names if columns is None else columns)
 
     def documents(
         self, partition: Partition, decoded: Decoded, columns: Names[str] | None
@@ -168,7 +184,48 @@ class DeadLetterShape(_OfValues):
         return batch, np.array(found.failed, np.int64)
 
 
-def shape_of(values: Mapping[str, str], view: str, *, with_headers: bool) -> Shape:
+class WithHeaders(Shape):
+    """Some headers as columns beside those of another shape."""
+
+    def __init__(self, shape: Shape, headers: Sequence[str]) -> None:
+        self._shape = shape
+        self._headers = {f"{PREFIX}{name}": name for name in headers}
+        taken = sorted(self._headers.keys() & set(shape.schema.names))
+        if taken:
+            raise ConfigurationError(f"the value has a column {taken[0]!r}, as a header would be")
+        fields = [pa.field(column, pa.binary()) for column in self._headers]
+        self.schema = pa.schema([*shape.schema, *fields])
+        self.key = shape.key
+
+    def needs_headers(self, columns: Names[str] | None) -> bool:
+        wanted = self.schema.names if columns is None else columns
+        return bool(self._headers.keys() & set(wanted)) or self._shape.needs_headers(columns)
+
+    def documents(
+        self, partition: Partition, decoded: Decoded, columns: Names[str] | None
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
+        batch, kept = self._shape.documents(partition, decoded, columns)
+        wanted = {
+            column: name
+            for column, name in self._headers.items()
+            if columns is None or column in columns
+        }
+        if not wanted:
+            return batch, kept
+        lists = whole_column(decoded.rows, "headers")
+        values = [header_values(lists, name) for name in wanted.values()]
+        if kept is not None:
+            values = [each.take(kept) for each in values]
+        schema = pa.schema([*batch.schema, *(self.schema.field(column) for column in wanted)])
+        return pa.RecordBatch.from_arrays([*batch.columns, *values], schema=schema), kept
+
+
+def shape_of(subscription: Subscription, *, with_headers: bool) -> Shape:
+    shape = _shape_of(subscription.values, subscription.view, with_headers=with_headers)
+    return WithHeaders(shape, subscription.headers) if subscription.headers else shape
+
+
+def _shape_of(values: Mapping[str, str], view: str, *, with_headers: bool) -> Shape:
     """`values` are options of `formats/options.py`, with a schema in them."""
     options = pinned_options(values)
     if options is None:
@@ -188,6 +245,21 @@ def pinned_options(values: Mapping[str, str]) -> ValueOptions | None:
     return replace(
         value_options(values), referenced=tuple((str(name), str(text)) for name, text in referenced)
     )
+
+
+def with_schema(values: Mapping[str, str], topic: str) -> dict[str, str]:
+    """Options of values with a schema in them: the registry's newest of the topic's subject, if
+    none is given."""
+    options = value_options(values)
+    if options.encoding is Encoding.RAW or options.schema or options.registry is None:
+        return dict(values)
+    found = pinned(options, Registry(options.registry), topic)
+    return {
+        **values,
+        "subject": found.subject,
+        "schema": found.schema,
+        REFERENCED: json.dumps(found.referenced),
+    }
 
 
 def _records(partition: Partition, decoded: Decoded) -> Records:

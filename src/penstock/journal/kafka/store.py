@@ -32,10 +32,12 @@ from penstock.journal.kafka.errors import (
     TopicMadeAgainError,
     UnknownTopicError,
 )
+from penstock.journal.kafka.headers import header_in
+from penstock.journal.kafka.identities import Identity
 from penstock.journal.kafka.log import KafkaLog
 from penstock.journal.kafka.log_entries import KafkaTransactionLog
 from penstock.journal.kafka.records.batches import Partition
-from penstock.journal.kafka.rows import journal_batch
+from penstock.journal.kafka.rows import journal_batch, without_columns
 from penstock.journal.kafka.settings import kafka_settings
 from penstock.journal.kafka.shapes import Shape, shape_of
 from penstock.journal.names import (
@@ -52,11 +54,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
     from penstock.journal.cut import AsOf, JournalCut
     from penstock.journal.kafka.aborting import OpenInPartitions
     from penstock.journal.kafka.client.cluster import Topic
     from penstock.journal.kafka.edges import Edge
+    from penstock.journal.kafka.identities import Named
     from penstock.journal.kafka.log import Read
+    from penstock.journal.kafka.records.columns import Decoded
     from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
 
@@ -111,6 +119,10 @@ class KafkaStore(ReadableStore):
     def close(self) -> None:
         self._log.close()
 
+    def is_own_key(self, key: Sequence[str]) -> bool:
+        """Kafka's, or a header."""
+        return super().is_own_key(key) or (len(key) == 1 and header_in(key[0]) is not None)
+
     def silence(self) -> Silence | None:
         return self._log.silence()
 
@@ -124,6 +136,9 @@ class KafkaStore(ReadableStore):
     def collection(self, name: str) -> Collection:
         shape = self._shape(name)
         self._check(name)
+        identity = self._identity(name)
+        if identity is not None:
+            identity.check(shape.schema)
         return Collection(name, (shape.schema,), shape.key, PARTITION_BY, is_external=True)
 
     def collections(self) -> list[str]:
@@ -136,16 +151,24 @@ class KafkaStore(ReadableStore):
     def _check(self, collection: str) -> None:
         """Of those that are no subscription, a topic of the name has to be there."""
         subscription = self._subscription(collection)
-        if collection not in self._given.subscriptions and not self._listed(subscription):
-            raise NoSuchTopicError(collection, tuple(self.collections()))
+        is_topic = subscription.is_topic or collection not in self._given.subscriptions
+        if is_topic and not self._listed(subscription):
+            topics = (one.name for one in self._known(None).values() if not one.is_internal)
+            raise NoSuchTopicError(subscription.topics[0], tuple(sorted(topics)))
 
     def _shape(self, collection: str) -> Shape:
         found = self._shapes.get(collection)
         if found is None:
             given = self._subscription(collection)
-            found = shape_of(given.values, given.view, with_headers=self._given.with_headers)
+            found = shape_of(given, with_headers=self._given.with_headers)
             self._shapes[collection] = found
         return found
+
+    def _identity(self, collection: str) -> Identity | None:
+        """How users name the producers of its rows. Values that do not parse are shown as they are,
+        each of them."""
+        given = self._subscription(collection)
+        return Identity.parse(given.identity) if given.identity and not given.view else None
 
     def _subscription(self, collection: str) -> Subscription:
         return self._given.subscriptions.get(collection) or Subscription((collection,))
@@ -165,7 +188,7 @@ class KafkaStore(ReadableStore):
                 place = (topic.name, partition.number)
                 if subscription.has(*place) and selector.accepts(labels):
                     name = journal_name(collection, PARTITION_BY, place)
-                    found.append(Journal(name, collection, labels, _identity(topic)))
+                    found.append(Journal(name, collection, labels, _topic_identity(topic)))
         return sorted(found, key=lambda journal: journal.name)
 
     def probes(self, journals: Iterable[str]) -> dict[str, Probe]:
@@ -179,7 +202,7 @@ class KafkaStore(ReadableStore):
             name: Probe(
                 max(bounds[partition].earliest, self._start(partition)),
                 bounds[partition].high_watermark,
-                identity=_identity(topics[partition.topic]),
+                identity=_topic_identity(topics[partition.topic]),
                 begin=self._start(partition) if self._given.starts else None,
             )
             for name, partition in there.items()
@@ -202,8 +225,9 @@ class KafkaStore(ReadableStore):
         want = replace(
             self._want(partition, begin, topic.id), bytes_max=self._packed_bytes(fetch_bytes)
         )
-        shape = self._shape(parse_journal_name(journal)[0])
-        with_headers = shape.with_headers and (columns is None or "headers" in columns)
+        collection = parse_journal_name(journal)[0]
+        shape, identity = self._shape(collection), self._identity(collection)
+        with_headers = shape.needs_headers(columns) or (identity is not None and identity.is_header)
         while end is None or want.offset < end:
             try:
                 found = self._log.read(partition, want, self._deadline(), with_headers=with_headers)
@@ -222,10 +246,13 @@ class KafkaStore(ReadableStore):
             self._note(partition, found)
             if behind.offset == want.offset:
                 return
-            documents, kept = shape.documents(partition, decoded, columns)
+            documents, kept, named = _shaped(shape, identity, partition, decoded, columns)
             probe = self._probe_with(partition, topic, found)
             batch = journal_batch(
-                journal, partition, decoded, behind.offset, documents, kept=kept, probe=probe
+                *(journal, partition, decoded, behind.offset, documents),
+                kept=kept,
+                named=named,
+                probe=probe,
             )
             batch = batch.within(want.offset, behind.offset if end is None else end)
             if end is not None and batch.next_offset > end:
@@ -236,6 +263,8 @@ class KafkaStore(ReadableStore):
     def read_together(self, wanted: Mapping[str, tuple[int, int]]) -> dict[str, NextRows]:
         found: dict[str, NextRows] = {}
         for collection in {parse_journal_name(journal)[0] for journal in wanted}:
+            if self._identity(collection) is not None:
+                continue  # rows that users name are read by `read`
             known = dict(self._batch_bytes)
             found |= self._read_of(collection, wanted)
             if known != self._batch_bytes:  # batches are larger: now they fit
@@ -277,7 +306,7 @@ class KafkaStore(ReadableStore):
     ) -> Iterator[tuple[Partition, NextRows]]:
         shape = self._shape(collection)
         reads = self._log.read_all(
-            wants, bytes_max, self._deadline(), with_headers=shape.with_headers
+            wants, bytes_max, self._deadline(), with_headers=shape.needs_headers(None)
         )
         moved = {
             partition: read.decoded
@@ -311,7 +340,7 @@ class KafkaStore(ReadableStore):
         return Probe(
             max(read.log_start, self._start(partition)),
             read.high_watermark,
-            identity=_identity(topic),
+            identity=_topic_identity(topic),
         )
 
     def _together_bytes(self, partition: Partition, documents_bytes: int) -> int:
@@ -405,7 +434,7 @@ class KafkaStore(ReadableStore):
         partitions, topics = self._there(journals)
         found = self._log.high_watermarks(set(partitions.values()), self._deadline())
         return {
-            (name, _identity(topics[partition.topic])): found[partition]
+            (name, _topic_identity(topics[partition.topic])): found[partition]
             for name, partition in partitions.items()
         }
 
@@ -499,7 +528,30 @@ def partition_of(journal: str) -> Partition:
         raise UnknownJournalError(journal) from None
 
 
-def _identity(topic: Topic) -> str:
+def _shaped(
+    shape: Shape,
+    identity: Identity | None,
+    partition: Partition,
+    decoded: Decoded,
+    columns: Sequence[str] | None,
+) -> tuple[pa.RecordBatch, NDArray[np.int64] | None, Named | None]:
+    """The documents of rows, of these columns, which rows they are, and who wrote them."""
+    if identity is None:
+        return *shape.documents(partition, decoded, columns), None
+    wanted = None if columns is None else {*columns, *identity.columns}
+    documents, kept = shape.documents(partition, decoded, wanted)
+    named = identity.of(partition, decoded, documents, kept)
+    if wanted is not None and columns is not None and wanted != set(columns):
+        documents = _selected(documents, columns)
+    return documents, kept, named
+
+
+def _selected(documents: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    kept = [name for name in documents.schema.names if name in columns]
+    return documents.select(kept) if kept else without_columns(documents.num_rows)
+
+
+def _topic_identity(topic: Topic) -> str:
     return "" if topic.id is None else topic.id.hex
 
 

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Final, assert_never
 from penstock.epoch.coordinator import Coordinator
 from penstock.epoch.decisions import DecisionLog, Verdict
 from penstock.epoch.member import EpochMember
-from penstock.errors import LocalProtocolError, PeerUnavailableError, PenstockError
+from penstock.errors import (
+    LocalProtocolError,
+    PeerUnavailableError,
+    PenstockError,
+    UnreadableRowError,
+)
 from penstock.frontier import Frontier
 from penstock.ids import Producer
 from penstock.journal.errors import DataLossError
@@ -392,7 +397,9 @@ class Session:
         match self.failure:
             case None:
                 pass
-            case (RowsLostError() | DataLossError()) as error:  # to begin anew does not help
+            case (
+                RowsLostError() | DataLossError() | UnreadableRowError()
+            ) as error:  # to begin anew does not help
                 raise type(error)(*error.args) from error
             case error:
                 member = getattr(error, "member", None)
@@ -421,7 +428,8 @@ class Session:
         """By whoever watches the members: one of them is gone."""
         if self._closing.is_set() or self.failed.is_set():
             return
-        error = self._diagnose(error)
+        if not isinstance(error, UnreadableRowError):
+            error = self._diagnose(error)
         with self._changed:
             if self._closing.is_set() or self.failed.is_set():
                 return
@@ -511,6 +519,8 @@ class Session:
                 text = "member %d needs room on its disk"
                 self._log.info(text, member, extra={"member": member})
                 self.begin_epoch()
+            case control.MemberFailed(member=member, reason=reason, is_final=True):
+                raise UnreadableRowError(f"member {member} failed: {reason}")
             case control.MemberFailed(member=member, reason=reason):
                 raise MemberLostError(f"member {member} failed: {reason}", member)
             case other:

@@ -92,6 +92,7 @@ class LogReader:
             {
                 journal.name
                 for binding in self._plan.bindings
+                if binding.by_offset
                 for journal in self._store.journals(binding.collection, binding.selector)
             }
         )

@@ -192,16 +192,19 @@ class Fetcher:
         if begin >= end:
             return False
         reason = f"offsets {begin} to {end - 1} were dropped by retention before they were read"
-        if self._store.fails_on_loss:
+        if self._fails_on_loss(wish):
             self._deliver(Lost(wish.read, begin, end, reason))
             return True
         log.warning("%s: %s; reading goes on behind them", shown(wish.journal), reason)
         return False
 
+    def _fails_on_loss(self, wish: _Wish) -> bool:
+        return self._store.holding(wish.journal).fails_on_loss
+
     def _vanished(self, wish: _Wish) -> None:
         self._going_on.pop(wish.read, None)
         self._take_rest(wish.read)
-        if self._store.fails_on_loss:
+        if self._fails_on_loss(wish):
             now = time.monotonic()
             with self._lock:
                 since, _ = self._missed.get(wish.read, (now, None))
@@ -301,7 +304,7 @@ class Fetcher:
     def _is_short(self, wish: Fetch, head: int) -> bool:
         """Whether the log lacks rows that were read, and a reader has to fail if it stays so."""
         with self._lock:
-            if head >= wish.offset or not self._store.fails_on_loss:
+            if head >= wish.offset or not self._fails_on_loss(wish):
                 self._short.pop(wish.read, None)
                 return False
             now = time.monotonic()

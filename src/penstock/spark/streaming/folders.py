@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.journal import folder_of_store
+from penstock.journal import first_of_joined, folder_of_store
 from penstock.sealed import is_sealed, sealed_json, unsealed_json
 from penstock.spark.streaming import steps
 from penstock.spark.streaming.steps import Step
 from penstock.storage import Storage
 
 if TYPE_CHECKING:
-    from penstock.shuffle.feed import Feed
     from penstock.spark.streaming.options import StreamOptions
 
 FEEDS: Final = "feeds"
@@ -39,7 +37,8 @@ def feed_folder(options: StreamOptions, name: str) -> Path:
 
 def feeds_folder(store: str) -> Path:
     """Where feeds are unless they are told otherwise: in the store itself, if it has a folder, else
-    in one of the user's own, by the brokers' names."""
+    in one of the user's own, by the brokers' names. Of several stores the first counts."""
+    store = first_of_joined(store)
     folder = folder_of_store(store)
     if folder is None:
         # What stands behind the # of an address may be secret.
@@ -87,8 +86,4 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def _described(options: StreamOptions) -> dict[str, Any]:
-    return {"bindings": describe_bindings(options.feed)}
-
-
-def describe_bindings(feed: Feed) -> Any:
-    return json.loads(json.dumps([asdict(one) for one in feed.bindings], default=str))
+    return {"bindings": list(options.noted)}

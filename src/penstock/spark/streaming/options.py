@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import ConfigurationError
 from penstock.shuffle.feed import BindingError, Feed
 from penstock.shuffle.feed_file import BINDING_SETTINGS, load_feed, parse_binding
+from penstock.shuffle.feed_sources import described, resolved
 from penstock.shuffle.running import MEMBERS_MAX
 from penstock.spark.options import ReadOptions, is_kafka, number_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.spark.kafka_options import KafkaRead
 
@@ -32,7 +33,8 @@ class StreamOptions:
     store: str = field(repr=False)
     """Its address, which may hold secrets."""
     feed: Feed
-    """As an option it is the path of a feed file, in place of a binding's options."""
+    """As an option it is the path of a feed file, in place of a binding's options. Resolved: its
+    collections are those of the store."""
     folder: str = ""
     """For queues and epochs. Empty: in the store's own folder."""
     members: int = MEMBERS_DEFAULT
@@ -46,10 +48,12 @@ class StreamOptions:
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaRead | None = None
     """If the options are those of Spark's Kafka source."""
+    noted: Sequence[Mapping[str, Any]] = ()
+    """The bindings as they were given, for the feed's folder: a query keeps them."""
 
     @classmethod
     def names(cls) -> list[str]:
-        own = [one.name for one in fields(cls) if one.name not in ("given", "kafka")]
+        own = [one.name for one in fields(cls) if one.name not in ("given", "kafka", "noted")]
         return [*own, *BINDING_SETTINGS]
 
     @classmethod
@@ -57,7 +61,10 @@ class StreamOptions:
         """Reads Spark's options: names in lower case, values as text."""
         values = {name.lower(): value.strip() for name, value in options.items()}
         given, kafka = values, None
-        if is_kafka(values):
+        of_feed: dict[str, Any] = {}
+        if is_kafka(values) and values.get("feed"):
+            of_feed, values = _of_feed(values)
+        elif is_kafka(values):
             kafka, values = _of_kafka(values)
         for name in values:
             if name not in cls.names():
@@ -65,14 +72,23 @@ class StreamOptions:
                     f"there is no option {name!r} of a streaming read; choose from "
                     f"{', '.join(cls.names())}"
                 )
-        if not values.get("store"):
+        feed = feed_of(values)
+        is_everywhere = all(one.source is not None and one.source.store for one in feed.bindings)
+        if not values.get("store") and not is_everywhere:
             raise ConfigurationError(
                 "option 'store' is missing; say for example "
                 ".option('store', 'file:///data/journals')"
             )
+        noted = described(feed)
+        if kafka is None:
+            feed, store = resolved(feed, values.get("store", ""), **of_feed)
+        else:
+            store = values["store"]
+            identity = kafka.address.subscriptions[kafka.collection].identity
+            noted = [{**one, **({"identity": dict(identity)} if identity else {})} for one in noted]
         return cls(
-            store=values["store"],
-            feed=feed_of(values),
+            store=store,
+            feed=feed,
             folder=values.get("folder", ""),
             members=number_option(values, "members", 1, MEMBERS_MAX) or MEMBERS_DEFAULT,
             splits=number_option(values, "splits", 1, SPLITS_MAX) or 1,
@@ -81,7 +97,16 @@ class StreamOptions:
             cluster=values.get("cluster", ""),
             given=given,
             kafka=kafka,
+            noted=noted,
         )
+
+
+def _of_feed(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Of options of Kafka beside a feed file, what `resolved` takes; and the others."""
+    from penstock.spark.kafka_options import parse_feed_settings  # noqa: PLC0415 - it is an extra
+
+    found, rest = parse_feed_settings(values)
+    return {one.name: getattr(found, one.name) for one in fields(found)}, rest
 
 
 def _of_kafka(values: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
