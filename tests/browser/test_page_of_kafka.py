@@ -116,7 +116,7 @@ def test_topics_and_who_holds_what_open_are_named_as_in_kafka(
 
     topic.delete()
     page.until_text("#explanation", f"the cluster has no topic '{topic.name}'")
-    assert page.text("#verdict-word") == "Down"
+    page.until(lambda: page.text("#verdict-word") == "Down", "the verdict")
     page.picture("kafka-deleted")
 
 

@@ -14,6 +14,7 @@ from penstock.journal import Collection, open_store
 from penstock.sealed import is_sealed
 from penstock.shuffle.assigned import settle_assignment
 from penstock.shuffle.feed import Binding, Feed
+from penstock.shuffle.feed_sources import described
 from penstock.sinks.batches import Decisions
 from penstock.sinks.two_phase import Batch, Decision
 from penstock.spark.streaming.folders import settle_folder
@@ -68,7 +69,8 @@ def test_records_of_an_older_release(tmp_path: Path) -> None:
 
 
 def test_the_note_of_a_feed_of_an_older_release(tmp_path: Path) -> None:
-    options = cast("StreamOptions", SimpleNamespace(feed=Feed("feed", (Binding("orders"),))))
+    noted = described(Feed("feed", (Binding("orders"),)))
+    options = cast("StreamOptions", SimpleNamespace(noted=noted))
     settle_folder(tmp_path, options, is_new=True)
     note = tmp_path / "feed.json"
     unseal(note)
