@@ -77,7 +77,7 @@ class Topic:
 @pytest.fixture
 def topic(kafka: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[Topic]:
     with contextlib.ExitStack() as stack:
-        yield Topic(kafka, unique_topic(request)[-60:], stack)
+        yield Topic(kafka, unique_topic(request)[-60:].lstrip("_"), stack)
 
 
 def test_topics_and_who_holds_what_open_are_named_as_in_kafka(
