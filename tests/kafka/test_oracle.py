@@ -91,7 +91,7 @@ def delivered(*batches: str) -> pa.Table:
             for name in batch.split()
         ],
         pa.schema(
-            [
+            [  # type: ignore[arg-type]
                 pa.field("topic", pa.string()),
                 pa.field("partition", pa.int32()),
                 pa.field("offset", pa.int64()),

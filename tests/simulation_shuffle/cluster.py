@@ -23,7 +23,9 @@ from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
     CheckpointReady,
+    FindMarkers,
     Looked,
+    MarkersFound,
     Progressed,
     ReadLog,
     SessionState,
@@ -247,7 +249,10 @@ class Cluster:
         )
         self.world.counts["recoveries"] += resume.recovering
         # A session that only reads again what was lost has no use for the log.
-        log = None if resume.recovering else setting.journals.transaction_log()
+        remembered = record.matching if restored is not None else None
+        begins = None if remembered is None else remembered.begins()
+        log = None if resume.recovering else setting.journals.transaction_log(begins)
+        self.world.counts["matching goes on"] += remembered is not None and log is not None
         self.session = self.parts.session_state(
             setting.plan,
             Topology(setting.plan, setting.journals.collections, setting.assignment),
@@ -257,8 +262,11 @@ class Cluster:
             adopted=record.adopted,
             restored=restored is not None,
             has_log=log is not None,
+            remembered=remembered,
         )
-        self._log_reader = log and PlayedLogReader(self.process, setting, log, self._hear_log)
+        self._log_reader = (
+            None if log is None else PlayedLogReader(self.process, setting, log, self._hear_log)
+        )
         self.leader = Leader(self, resume)
         self._lines = {
             member: Line(self.process, f"session to {member}") for member in setting.members
@@ -381,8 +389,11 @@ class Cluster:
             self.oracle.raise_gap_floors(event.delta.gap_floor)
         self._obey(self.session.on_event(event, self.world.now))
 
-    def _hear_log(self, read: LogRead) -> None:
-        self._obey(self.session.on_log(read, self.world.now))
+    def _hear_log(self, read: LogRead | MarkersFound) -> None:
+        if isinstance(read, MarkersFound):
+            self._obey(self.session.on_markers(read, self.world.now))
+        else:
+            self._obey(self.session.on_log(read, self.world.now))
 
     def _obey(self, effects: list[SessionEffect]) -> None:
         for effect in effects:
@@ -405,6 +416,9 @@ class Cluster:
                 case ReadLog():
                     assert self._log_reader is not None
                     self._log_reader.want(looks=effect.looks)
+                case FindMarkers():
+                    assert self._log_reader is not None
+                    self._log_reader.find(effect)
                 case CheckpointReady():
                     pass
 

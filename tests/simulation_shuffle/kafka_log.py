@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.journal.kafka.deadline import Deadline
 from penstock.journal.kafka.transaction_log import Entry, Status, Tombstone
 from penstock.journal.kafka.transaction_tail import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 LOG_PARTITIONS: Final = 2
 NOW: Final = Deadline.after(3600.0)
@@ -31,7 +31,7 @@ class PlayedLog:
         epoch: int,
         status: Status | None,
         partitions: tuple[tuple[str, int], ...] = (),
-        **more: int,
+        **more: Any,
     ) -> None:
         """No status: the coordinator forgets the id."""
         number = sum(name.encode()) % LOG_PARTITIONS
@@ -69,10 +69,12 @@ class PlayedLog:
 class PlayedTail:
     """What `TransactionTail` is to the log of a cluster."""
 
-    def __init__(self, log: PlayedLog, interrupt: Callable[[], None]) -> None:
+    def __init__(
+        self, log: PlayedLog, interrupt: Callable[[], None], begins: Mapping[int, int] | None
+    ) -> None:
         self._log = log
         self._interrupt = interrupt
-        self._begins: dict[int, int] = {}
+        self._begins = dict(begins or {})
 
     def ends(self, deadline: Deadline) -> dict[int, int]:  # noqa: ARG002
         return dict(self._log.ends)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.shuffle.session.state import LogRead
+from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
+from penstock.journal.markers import markers_between
+from penstock.journal.names import name_of
+from penstock.shuffle.session.state import LogRead, MarkersFound
 from tests.simulation.choices import Menu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.journal.transaction_log import TransactionLog
+    from penstock.journal.transaction_log import Marker, TransactionLog
+    from penstock.shuffle.session.state import FindMarkers
     from tests.simulation.world import Process
     from tests.simulation_shuffle.setting import Setting
 
@@ -26,7 +30,7 @@ class PlayedLogReader:
         process: Process,
         setting: Setting,
         log: TransactionLog,
-        tell: Callable[[LogRead], None],
+        tell: Callable[[LogRead | MarkersFound], None],
     ) -> None:
         self._process, self._setting, self._log, self._tell = process, setting, log, tell
         self._is_wanted = self._looks = False
@@ -37,6 +41,22 @@ class PlayedLogReader:
         self._is_wanted = True
         self._looks |= looks
         self._begin()
+
+    def find(self, sought: FindMarkers) -> None:
+        """It takes its time for that, too."""
+        delay = self._process.world.choices.choose("markers take", _DELAYS)
+        self._process.after(delay, lambda: self._tell(self._found(sought)), "markers found")
+
+    def _found(self, sought: FindMarkers) -> MarkersFound:
+        self._process.world.counts["markers read again"] += 1
+        store: Any = self._setting.journals
+        found: list[Marker] = []
+        try:
+            for (journal, binding), (begin, end) in sought.spans.items():
+                found += markers_between(store, name_of(journal), begin, end, journal, binding)
+        except (OffsetDroppedError, UnknownJournalError):
+            return MarkersFound(None)
+        return MarkersFound(tuple(found))
 
     def _idle(self) -> None:
         self._is_wanted = True

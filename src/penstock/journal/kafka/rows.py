@@ -52,10 +52,11 @@ def journal_batch(
     documents: pa.RecordBatch,
     *,
     kept: NDArray[np.int64] | None = None,
+    lost: NDArray[np.int64] | None = None,
     probe: Probe | None = None,
 ) -> JournalBatch:
-    """`documents` has a row for each row of `decoded`, or for each that is kept of them. `probe` is
-    what came with them."""
+    """`documents` has a row for each row of `decoded`, or for each that is kept of them. `lost` as
+    of `lost_before`; `probe` is what came with them."""
     batches, rows = decoded.batches, decoded.rows
     offsets = rows.column("offset").to_numpy()
     is_transactional = np.repeat(batches.is_transactional, batches.rows)
@@ -80,6 +81,10 @@ def journal_batch(
         rows_of_markers = np.flatnonzero(order >= len(offsets))
         found = batches.producer_epoch[marking][order[rows_of_markers] - len(offsets)]
         epochs = dict(zip(rows_of_markers.tolist(), found.tolist(), strict=True))
+    behind_lost: frozenset[int] = frozenset()
+    if lost is not None and len(lost):
+        places = np.searchsorted(columns["offsets"], lost)
+        behind_lost = frozenset(places[places < len(columns["offsets"])].tolist())
     return JournalBatch(
         journal=journal,
         ends=columns["offsets"] + 1,
@@ -87,9 +92,21 @@ def journal_batch(
         documents=documents,
         hints={},
         epochs=epochs,
+        behind_lost=behind_lost,
         probe=probe,
         **columns,
     )
+
+
+def lost_before(batches: BatchTable, begin: int) -> NDArray[np.int64]:
+    """The offsets right before which whole batches are gone, in a fetch from `begin`. Compaction
+    takes them, the markers of transactions among them; of the last one of a producer it leaves a
+    batch without a record."""
+    ends = batches.last_offset + 1
+    expected = np.concatenate([[begin], ends])[: len(ends)]
+    emptied = batches.is_control & (batches.marker == NO_MARKER)
+    found = [batches.base_offset[batches.base_offset > expected], ends[emptied]]
+    return np.unique(np.concatenate(found)).astype(np.int64)
 
 
 def _with_markers(

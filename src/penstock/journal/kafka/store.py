@@ -14,6 +14,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from penstock.errors import ConfigurationError
 from penstock.frontier import Frontier
 from penstock.journal.collection import Collection
@@ -34,7 +36,7 @@ from penstock.journal.kafka.errors import (
 from penstock.journal.kafka.log import KafkaLog
 from penstock.journal.kafka.log_entries import KafkaTransactionLog
 from penstock.journal.kafka.records.batches import Partition
-from penstock.journal.kafka.rows import journal_batch
+from penstock.journal.kafka.rows import journal_batch, lost_before
 from penstock.journal.kafka.settings import kafka_settings
 from penstock.journal.kafka.shapes import Shape, shape_of
 from penstock.journal.names import (
@@ -51,10 +53,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
+    from numpy.typing import NDArray
+
     from penstock.journal.cut import AsOf, JournalCut
     from penstock.journal.kafka.aborting import OpenInPartitions
     from penstock.journal.kafka.client.cluster import Topic
     from penstock.journal.kafka.edges import Edge
+    from penstock.journal.kafka.records.columns import Decoded
     from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
 
@@ -211,14 +216,25 @@ class KafkaStore(ReadableStore):
             if behind.offset == want.offset:
                 return
             documents, kept = shape.documents(partition, decoded, columns)
+            lost = _lost_before(want, decoded, behind.offset)
             probe = Probe(
                 max(found.log_start, self._start(partition)),
                 found.high_watermark,
                 identity=_identity(topic),
             )
             batch = journal_batch(
-                journal, partition, decoded, behind.offset, documents, kept=kept, probe=probe
+                journal,
+                partition,
+                decoded,
+                behind.offset,
+                documents,
+                kept=kept,
+                lost=lost,
+                probe=probe,
             )
+            shown = int(batch.offsets[-1]) if batch.rows else want.offset - 1
+            behind = replace(behind, is_behind_lost=bool((lost > shown).any()))
+            self._behind[partition] = behind
             batch = batch.within(want.offset, behind.offset if end is None else end)
             if end is not None and batch.next_offset > end:
                 batch = replace(batch, next_offset=end)
@@ -289,9 +305,10 @@ class KafkaStore(ReadableStore):
             )
         return cut_at(self, journals, as_of, binding)
 
-    def transaction_log(self) -> TransactionLog | None:
+    def transaction_log(self, begins: Mapping[int, int] | None = None) -> TransactionLog | None:
         """None, with a warning, where it may not be read: transactions are whole by partition."""
-        found = KafkaTransactionLog(self._log.transaction_tail(), self._journals_of, self._heads)
+        tail = self._log.transaction_tail(begins)
+        found = KafkaTransactionLog(tail, self._journals_of, self._heads, begins)
         try:
             found.check(self._deadline())
         except KafkaAccessError as error:
@@ -376,6 +393,14 @@ class KafkaStore(ReadableStore):
 
     def _deadline(self) -> Deadline:
         return Deadline.after(PATIENCE_SECONDS)
+
+
+def _lost_before(want: Want, decoded: Decoded, next_offset: int) -> NDArray[np.int64]:
+    """As of `lost_before`, with what was lost right before and right behind the fetch."""
+    if not len(decoded.batches):
+        return np.array([next_offset], np.int64)
+    found = lost_before(decoded.batches, want.offset)
+    return np.concatenate([[want.offset], found]) if want.is_behind_lost else found
 
 
 def partition_of(journal: str) -> Partition:

@@ -2,6 +2,8 @@
 
 A *look* asks for the ends of all journals between two reads of the log (see `matching.py`). It
 lists journals anew: one that it does not name is taken for younger than the look.
+
+After a restart it also reads markers again that Slices have told to an earlier session.
 """
 
 from __future__ import annotations
@@ -9,15 +11,21 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from penstock.shuffle.session.state import LogRead
+from penstock.journal.errors import OffsetDroppedError, RowsTakenBackError, UnknownJournalError
+from penstock.journal.markers import markers_between
+from penstock.journal.names import known_as, name_of
+from penstock.shuffle.session.remembered import Remembered
+from penstock.shuffle.session.state import LogRead, MarkersFound
 from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.journal.store import ReadableStore
-    from penstock.journal.transaction_log import NamedProducer, TransactionLog
+    from penstock.journal.transaction_log import Marker, NamedProducer, TransactionLog
     from penstock.shuffle.plan import Plan
+    from penstock.shuffle.resume import Resume
+    from penstock.shuffle.session.state import FindMarkers
 
 IDLE_SECONDS: Final = 1.0
 """The log is read so often even if nobody waits for it: what is compacted away is lost."""
@@ -34,7 +42,7 @@ class LogReader:
         transactions: TransactionLog,
         plan: Plan,
         *,
-        tell: Callable[[LogRead], None],
+        tell: Callable[[LogRead | MarkersFound], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._store = store
@@ -43,6 +51,7 @@ class LogReader:
         self._tell = tell
         self._changed = threading.Condition()
         self._is_wanted = self._looks = self._is_closing = False
+        self._sought: FindMarkers | None = None
         self._thread = supervised(
             "session reads transactions", self._run, fail=fail, until=lambda: self._is_closing
         )
@@ -61,6 +70,11 @@ class LogReader:
         """What the log had of a producer, as far as it was read."""
         return self._log.named(producer)
 
+    def find(self, sought: FindMarkers) -> None:
+        with self._changed:
+            self._is_wanted, self._sought = True, sought
+            self._changed.notify_all()
+
     def close(self) -> None:
         with self._changed:
             self._is_closing = True
@@ -73,6 +87,9 @@ class LogReader:
         while not self._is_closing:
             with self._changed:
                 looks, self._is_wanted, self._looks = self._looks, False, False
+                sought, self._sought = self._sought, None
+            if sought is not None:
+                self._tell(self._found(sought))
             self._tell(self._look() if looks else LogRead(tuple(self._log.read())))
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closing, PAUSE_SECONDS)
@@ -87,6 +104,17 @@ class LogReader:
             return LogRead((*entries, *look.before, *look.around, *look.later))
         return LogRead(entries, look)
 
+    def _found(self, sought: FindMarkers) -> MarkersFound:
+        found: list[Marker] = []
+        try:
+            for (journal, binding), (begin, end) in sought.spans.items():
+                found += markers_between(
+                    self._store, name_of(journal), begin, end, journal, binding
+                )
+        except (OffsetDroppedError, RowsTakenBackError, UnknownJournalError):
+            return MarkersFound(None)
+        return MarkersFound(tuple(found))
+
     def _listed(self) -> list[str]:
         return sorted(
             {
@@ -95,3 +123,32 @@ class LogReader:
                 for journal in self._store.journals(binding.collection, binding.selector)
             }
         )
+
+
+def opened_log(
+    resume: Resume, store: ReadableStore, plan: Plan
+) -> tuple[TransactionLog | None, Remembered | None]:
+    """The log, if there is one to be read, and where in it matching goes on."""
+    remembered = _remembered(resume, store, plan)
+    begins = None if remembered is None else remembered.begins()
+    return store.transaction_log(begins), remembered
+
+
+def _remembered(resume: Resume, store: ReadableStore, plan: Plan) -> Remembered | None:
+    """Where matching goes on. At the first start of a feed it may be at the begin of everything: if
+    no journal has lost its begin, and the transaction log neither, then all markers there ever were
+    are there to be counted. Whether the log has, it tells when it is read."""
+    if resume.newest.number:
+        return resume.record.matching if resume.epoch is not None else None
+    found = {
+        (journal, binding.place): probe
+        for binding in plan.bindings
+        if binding.by_offset
+        for journal, probe in store.probes(
+            [one.name for one in store.journals(binding.collection, binding.selector)]
+        ).items()
+    }
+    if not found or any(probe.first_kept for probe in found.values()):
+        return None
+    reads = {(known_as(key[0], probe.identity), key[1]): 0 for key, probe in found.items()}
+    return Remembered(reads=reads)

@@ -9,7 +9,7 @@ to the frontier, up to which everything is complete.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
@@ -17,11 +17,12 @@ from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, ProducerFrontier, clear_discharged_hints, reduce
 from penstock.journal.errors import DataLossError
 from penstock.journal.names import name_of
+from penstock.journal.offset_identity import READER, offset_of
 from penstock.sequence import UNSEEN, ProducerState
 from penstock.shuffle.session.checkpoints import Checkpoints
 from penstock.shuffle.session.hint_index import HintIndex
 from penstock.shuffle.session.instances import Instances
-from penstock.shuffle.session.ledger import gone_key
+from penstock.shuffle.session.ledger import entries_of, gone_key
 from penstock.shuffle.session.lost import RowsLostError, rows_lost
 from penstock.shuffle.session.matching import Matching
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.ledger import ReadKey
     from penstock.shuffle.session.pipeline import Awaited, Waiting
+    from penstock.shuffle.session.remembered import Remembered
     from penstock.shuffle.session.topology import Topology
 
 READS_MAX: Final = 2**32
@@ -134,6 +136,13 @@ class LogRead:
     look: Look | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class MarkersFound:
+    """Event: the answer to FindMarkers. None: they cannot be had any more."""
+
+    markers: tuple[Marker, ...] | None
+
+
 SessionEvent: TypeAlias = (
     SliceOpened
     | ListingAdded
@@ -192,7 +201,18 @@ class ReadLog:
     looks: bool
 
 
-SessionEffect: TypeAlias = StartRead | AllReadsStarted | AskProgress | CheckpointReady | ReadLog
+@dataclass(frozen=True, slots=True)
+class FindMarkers:
+    """Effect: read the transaction markers of these reads again, and tell by MarkersFound. Slices
+    that were restored have told them to an earlier session."""
+
+    spans: Mapping[ReadKey, tuple[int, int]]
+    """From where and up to where, by what frontiers call the journal, and binding."""
+
+
+SessionEffect: TypeAlias = (
+    StartRead | AllReadsStarted | AskProgress | CheckpointReady | ReadLog | FindMarkers
+)
 
 SliceKey: TypeAlias = tuple[int, int]
 """Member and lane."""
@@ -239,6 +259,8 @@ class _Unmatched:
     reads: int = 0
     """How often the log was read since."""
     event_at: float = 0.0
+    is_asked: bool = False
+    """Its markers are being looked for."""
 
 
 class SessionState:
@@ -253,8 +275,10 @@ class SessionState:
         adopted: Mapping[str, str] | None = _NOTHING,
         restored: bool = False,
         has_log: bool = False,
+        remembered: Remembered | None = None,
     ) -> None:
-        """With `has_log`, a transaction log says which commits belong together.
+        """With `has_log`, a transaction log says which commits belong together; what was
+        `remembered` with the resume frontier says where in it.
 
         `first_read` is above all numbers of reads that were ever given: rows in the queues have
         them. `adopted` as in `SessionRecord`. If Slices are `restored`, each tells what it knows
@@ -267,7 +291,11 @@ class SessionState:
         recovery = resume.unresolved_hints > 0
         self._matching = None
         if has_log and not recovery:
-            self._matching = Matching(self._hint_index, plan.cohorts, resume)
+            self._matching = Matching(self._hint_index, plan.cohorts, resume, remembered)
+        self._unheard_reads: dict[ReadKey, int] = {}
+        """From where on the markers of reads are needed that restored Slices have told before."""
+        if restored and remembered is not None:
+            self._unheard_reads = {key: remembered.markers_from(key) for key in remembered.reads}
         begin = resume
         if self._matching is not None:
             # A recovery leaves hints that are answered. Beside numbers they would not look so.
@@ -631,10 +659,41 @@ class SessionState:
             waiting.reads += 1
         return self._match(now)
 
+    def remembered(self) -> Remembered | None:
+        """Where the matching of transactions stands with all that is in the frontier."""
+        return None if self._matching is None else self._matching.remembered()
+
     @property
     def unmatched_since(self) -> float | None:
         """Since when progress waits for the transaction log, if some does."""
         return self._unmatched[0].event_at if self._unmatched else None
+
+    def on_markers(self, event: MarkersFound, now: float) -> list[SessionEffect]:
+        """What was asked for by FindMarkers, for the progress that has waited longest."""
+        if self._matching is None or not self._unmatched:
+            raise LocalProtocolError("nobody has asked for markers")
+        waiting = self._unmatched[0]
+        known = {key for key, _ in self._untold_spans(waiting.event)}
+        if event.markers is None:
+            self._matching.forget("the markers of what an epoch lacks cannot be read again")
+        else:
+            others = [
+                one for one in waiting.event.markers if (one.journal, one.binding) not in known
+            ]
+            waiting.event = replace(waiting.event, markers=(*others, *event.markers))
+        for key in known:
+            del self._unheard_reads[key]
+        return self._match(now)
+
+    def _untold_spans(self, event: Progressed) -> list[tuple[ReadKey, tuple[int, int]]]:
+        """Where markers are that no Slice will tell: the first progress of a read that was restored
+        says how far it has come, and lacks what it told to an earlier session."""
+        entries = entries_of(event.delta, event.delta.producers == READER.int64)
+        return [
+            (entry.key, (self._unheard_reads[entry.key], offset_of(entry.last_commit)))
+            for entry in (entries if self._unheard_reads else ())
+            if entry.key in self._unheard_reads
+        ]
 
     def _match(self, now: float) -> list[SessionEffect]:
         """Gives the checkpoints what can be matched, in the order in which it was told."""
@@ -643,6 +702,17 @@ class SessionState:
         while self._unmatched and matching is not None:
             waiting = self._unmatched[0]
             waiting.event_at = waiting.event_at or now
+            spans = self._untold_spans(waiting.event)
+            if spans:
+                is_asked, waiting.is_asked = waiting.is_asked, True
+                return effects if is_asked else [*effects, FindMarkers(dict(spans))]
+            lost = [marker for marker in waiting.event.markers if marker.is_lost]
+            if lost and not waiting.reads:
+                return [*effects, ReadLog(matching.needs_look)]
+            if lost:
+                matching.on_lost(lost)
+                kept = tuple(marker for marker in waiting.event.markers if not marker.is_lost)
+                waiting.event = replace(waiting.event, markers=kept)
             event = waiting.event
             matched = matching.match(event.delta, event.markers)
             if matched is None:

@@ -85,7 +85,7 @@ _VALUES: Final = {
 """Kafka's TransactionLogValue, by its version."""
 _REACHED: Final = pa.struct([pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
 RECORDS: Final = pa.schema(
-    [
+    [  # type: ignore[arg-type]
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
@@ -100,7 +100,7 @@ RECORDS: Final = pa.schema(
     ]
 )
 ENTRIES: Final = pa.schema(
-    [
+    [  # type: ignore[arg-type]
         pa.field("log_partition", pa.int32()),
         pa.field("log_offset", pa.int64()),
         pa.field("transactional_id", pa.string()),
