@@ -49,7 +49,7 @@ class Progress:
 
     def look(self) -> Figures:
         query = self._query
-        active, doing = query.isActive, str(query.status["message"])
+        active, doing = query.isActive, _in_plain_words(str(query.status["message"]))
         last = query.lastProgress
         if last is None:
             return Figures(query.name, active, doing)
@@ -100,9 +100,13 @@ def is_of_spark(error: BaseException) -> bool:
 
 
 def plain(error: BaseException) -> str:
-    """The message without Java's stack and the plan, which are in Spark's log. Of a Python error
-    that is quoted in it, only the last line; and if it is one of ours, not even its name."""
-    text = str(error).partition("=== Streaming Query ===")[0]
+    return _in_plain_words(str(error))
+
+
+def _in_plain_words(text: str) -> str:
+    """Spark's message without Java's stack and the plan, which are in Spark's log. Of a Python
+    error that Spark quotes, only the last line; and if it is one of ours, not even its name."""
+    text = text.partition("=== Streaming Query ===")[0]
     ours = [line for line in text.splitlines() if line.startswith("penstock.")]
     if ours:
         return ours[-1].partition(": ")[2]

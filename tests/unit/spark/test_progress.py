@@ -53,3 +53,17 @@ def test_a_batch_that_was_told_before_it_began_counts_when_it_is_done() -> None:
     query.tell(4, 2)
     query.tell(5, 3)
     assert progress.look().documents == 68
+
+
+def test_of_a_query_that_failed_the_reason_is_told_and_no_traceback() -> None:
+    """Spark's message of such a query quotes the Python worker's traceback whole."""
+    query = Query()
+    query.isActive = False
+    query.status = {
+        "message": "Terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from the "
+        "Python worker: Traceback (most recent call last):\n"
+        '  File "writing.py", line 75, in write\n    return stage()\n'
+        "penstock.journal.errors.BadRowsError: row 0, column 'customer': has no value\n"
+        " SQLSTATE: 38000"
+    }
+    assert Progress(cast("Any", query)).look().doing == "row 0, column 'customer': has no value"
