@@ -142,6 +142,16 @@ def open_feed(feed: Feed, url: str | None) -> tuple[Feed, ReadableStore]:
     return found, store
 
 
+def settle_feed(feed: Feed, store: ReadableStore, folder: Path) -> ReadableStore:
+    """The same store, with where the feed of this folder began to read it."""
+    import penstock.journal  # noqa: PLC0415 - as above
+    from penstock.shuffle.beginning import NAME, settled_address  # noqa: PLC0415
+
+    is_new = not (folder / NAME).exists()
+    address = settled_address(feed, store, folder, is_new=is_new)
+    return store if address == store.address else penstock.journal.open_readable(address)
+
+
 def address_of(url: str | None) -> str:
     """What --store or the environment names, with the settings that were given for it."""
     if not url:

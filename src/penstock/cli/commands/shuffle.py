@@ -17,7 +17,14 @@ import click
 
 from penstock.cli.commands.journals import split_names
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, log_json_option, open_feed, store_option
+from penstock.cli.options import (
+    examples,
+    json_option,
+    log_json_option,
+    open_feed,
+    settle_feed,
+    store_option,
+)
 from penstock.logs import written_to
 
 if TYPE_CHECKING:
@@ -148,13 +155,15 @@ def shuffle(
         given = _feed(collections, key, feed_file)
         feed, store = open_feed(given, store_url)
         stack.callback(store.close)
-        plan = make_plan(feed, store)
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="penstock-shuffle-")
             place = Path(stack.enter_context(made))
             messages.print(f"working in {place}, which is removed at the end; --folder keeps one")
         else:
             place = folder.absolute()
+        store = settle_feed(feed, store, place)
+        stack.callback(store.close)
+        plan = make_plan(feed, store)
         budget = {} if disk_budget is None else {"disk_budget_bytes": disk_budget}
         made_shuffle = _shuffle(
             (feed, store, place),
