@@ -155,15 +155,14 @@ def shuffle(
         given = _feed(collections, key, feed_file)
         feed, store = open_feed(given, store_url)
         stack.callback(store.close)
+        plan = make_plan(feed, store)
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="penstock-shuffle-")
             place = Path(stack.enter_context(made))
             messages.print(f"working in {place}, which is removed at the end; --folder keeps one")
         else:
             place = folder.absolute()
-        store = settle_feed(feed, store, place)
-        stack.callback(store.close)
-        plan = make_plan(feed, store)
+        store = stack.enter_context(settle_feed(feed, store, place))
         budget = {} if disk_budget is None else {"disk_budget_bytes": disk_budget}
         made_shuffle = _shuffle(
             (feed, store, place),
