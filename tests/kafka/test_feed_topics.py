@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import datetime
 import json
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.cli.shuffle_run import POSITION_NAME
 from penstock.errors import ConfigurationError
 from penstock.journal import Collection, open_store
-from penstock.locks import is_locked
 from penstock.testing.kafka.machine import wait_until
 from tests.kafka.feeds import SECONDS_MAX, FeedRun
 from tests.kafka.side_by_side import FIRST_MS, fill, transact, transactional
 from tests.kafka.test_feeds import address, run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.testing.kafka import KafkaCluster
@@ -248,66 +244,3 @@ def test_a_batch_of_a_feed_file_has_the_rows_of_its_stream(
     ):
         with pytest.raises(PySparkException, match=said):
             load(**wrong).collect()
-
-
-def test_a_queue_is_lost_under_a_feed_of_two_stores(
-    kafka: KafkaCluster, topic: str, tmp_path: Path
-) -> None:
-    """The process is killed while each store has a transaction open, and a member's queue is gone,
-    with the rows of both that it held: what comes afterwards is what the batch reader has."""
-    kafka.topics.create(topic, 2)
-    fill(kafka, topic, 0, 60)
-    hanging = transactional(kafka, topic)
-    hanging.begin_transaction()
-    for number in range(20):
-        hanging.produce(topic, b"late", key=b"%d" % number, partition=number % 2)
-    assert hanging.flush(SECONDS_MAX) == 0
-    fill(kafka, topic, 60, 10)
-    folder, path = tmp_path / "feed", tmp_path / "both.toml"
-    with open_store(tmp_path / "store") as store:
-        store.create(Collection.define("accounts", "id BIGINT", key="id"))
-        path.write_text(
-            f'[[binding]]\nstore = "{address(kafka)}"\ncollection = "{topic}"\n'
-            f'[[binding]]\nstore = "{store.url}"\ncollection = "accounts"\n'
-        )
-        with store.producer() as producer, store.producer() as other:
-            late = producer.transaction()
-            late.append("accounts", [{"id": number} for number in range(20)])
-            other.append("accounts", [{"id": 100 + number} for number in range(30)])
-            command = shuffle_command(path, folder)
-            process = subprocess.Popen([*command, "--follow"], stdout=subprocess.DEVNULL)
-            try:
-                wait_until(
-                    lambda: consumed(folder) == 70 + 30, "all that is committed", SECONDS_MAX
-                )
-            finally:
-                process.kill()
-                process.wait()
-            lost = folder / "member-1"
-            wait_until(
-                lambda: not is_locked(folder / "lock"), "its members to end with it", SECONDS_MAX
-            )
-            shutil.rmtree(lost)
-            hanging.commit_transaction(SECONDS_MAX)
-            late.commit()
-        done = subprocess.run(
-            [*command, "--verify", "--json"], capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
-    assert (report["documents"], report["new_documents"]) == (140, 40)
-    assert (report["verified"]["equal"], report["verified"]["documents"]) == (True, 40)
-
-
-def shuffle_command(path: Path, folder: Path) -> list[str]:
-    command = str(Path(sys.executable).with_name("penstock"))
-    return [command, "shuffle", "--feed", str(path), "--members", "2", "--folder", str(folder)]
-
-
-def consumed(folder: Path) -> int:
-    """How many documents the consumer has."""
-    path = folder / POSITION_NAME
-    if not path.exists():
-        return 0
-    holdings = json.loads(path.read_text())["holdings"]
-    return sum(each["documents"] for each in holdings.values())
