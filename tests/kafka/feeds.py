@@ -10,6 +10,8 @@ from confluent_kafka import Producer
 
 from penstock.journal import open_readable
 from penstock.journal.documents import read_documents
+from penstock.shuffle.beginning import NAME as BEGIN
+from penstock.shuffle.beginning import settled_address
 from penstock.shuffle.embedded import EmbeddedShuffle
 from penstock.shuffle.feed_file import parse_feed
 from penstock.shuffle.feed_sources import resolved
@@ -36,6 +38,9 @@ class FeedRun:
 
     def __init__(self, text: str, folder: Path, store: str = "", members: int = 2) -> None:
         feed, address = resolved(parse_feed(text), store)
+        with open_readable(address) as unsettled:
+            is_new = not (folder / BEGIN).exists()
+            address = settled_address(feed, unsettled, folder, is_new=is_new)
         self.store = open_readable(address)
         self.plan = make_plan(feed, self.store)
         self._feed, self._folder, self._members = feed, folder, members

@@ -209,7 +209,8 @@ def test_topics_and_embedded_collections_in_one_feed(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
     """Kafka's transactions over two topics and the store's over two collections come whole, each in
-    one epoch; one collection has a topic's name; a feed that is begun anew reads the same."""
+    one epoch; one collection has a topic's name; a feed that is begun anew reads the same, also
+    when its queues were lost."""
     kafka.topics.create(topic, 2)
     kafka.topics.create(f"{topic}-more", 2)
     store = open_store(tmp_path / "store")
@@ -258,9 +259,10 @@ def test_topics_and_embedded_collections_in_one_feed(
             if number == 20:
                 unread = feed.reach()
                 wanted = feed.read(feed.last, unread)
-                feed.begin_anew()
-                again = feed.read(feed.last, unread)
-                assert sorted(map(repr, again)) == sorted(map(repr, wanted))
+                for is_lost in (False, True):
+                    feed.begin_anew(without_queues=is_lost)
+                    again = feed.read(feed.last, unread)
+                    assert sorted(map(repr, again)) == sorted(map(repr, wanted))
         feed.catch_up()
         assert torn == 0
         assert [one.total() for one in feed.streamed()] == [40, 40, 80, 40]

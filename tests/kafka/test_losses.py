@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.journal.kafka.address import KafkaAddress
+from penstock.journal.kafka.address import KafkaAddress, Subscription
 from penstock.journal.kafka.store import KafkaStore
 from penstock.shuffle.slice import fetching
 from penstock.shuffle.slice.events import Fetch, Fetched, Lost, Probe, Probed, SliceEvent, Vanished
@@ -77,7 +77,9 @@ def test_retention_overtakes_a_reader(
 
 
 def test_where_to_begin_was_said_and_is_gone(kafka: KafkaCluster, topic: str) -> None:
-    reader = Reader(kafka, topic, starts={topic: {"0": 4}})
+    reader = Reader(
+        kafka, topic, subscriptions={topic: Subscription((topic,), starts={topic: {"0": 4}})}
+    )
     try:
         assert reader.probe(0) == Probed(7, 4, 10)
         drop(kafka, topic, 0, 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 from penstock.cli.client_settings import client_options, client_settings, with_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.journal import OpenStore
     from penstock.journal.kafka.store import KafkaStore
@@ -140,6 +141,21 @@ def open_feed(feed: Feed, url: str | None) -> tuple[Feed, ReadableStore]:
         store.close()
         raise
     return found, store
+
+
+@contextlib.contextmanager
+def settle_feed(feed: Feed, store: ReadableStore, folder: Path) -> Iterator[ReadableStore]:
+    """The same store, with where the feed of this folder began to read it."""
+    import penstock.journal  # noqa: PLC0415 - as above
+    from penstock.shuffle.beginning import NAME, settled_address  # noqa: PLC0415
+
+    is_new = not (folder / NAME).exists()
+    address = settled_address(feed, store, folder, is_new=is_new)
+    if address == store.address:
+        yield store
+    else:
+        with penstock.journal.open_readable(address) as settled:
+            yield settled
 
 
 def address_of(url: str | None) -> str:

@@ -31,10 +31,12 @@ class Collection:
     retention_seconds: int | None = None
     retention_bytes: int | None = None
     is_external: bool = False
-    """Others made its journals: what these are partitioned by need not be columns of its own."""
+    """Others made its journals: what these are partitioned by need not be columns of its own, and
+    its name is one of theirs."""
 
     def __post_init__(self) -> None:
-        check_collection_name(self.name)
+        if not self.is_external:
+            check_collection_name(self.name)
         if not self.key:
             raise ConfigurationError(f"collection {self.name!r} needs at least one key column")
         partition_by = () if self.is_external else self.partition_by

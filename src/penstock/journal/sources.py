@@ -22,12 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.journal.kafka.address import KafkaAddress
+    from penstock.journal.kafka.edges import Edge
 
 KAFKA: Final = "kafka"
 SECRET_SETTING: Final = USER_INFO
 """Of values: it does not stand in a feed file."""
 VALUE_SETTINGS: Final = tuple(sorted(NAMES - {SECRET_SETTING}))
 """Of values, that a feed file may have."""
+SUBSCRIPTION_SETTINGS: Final = ("subscribe", "subscribe_pattern", "assign")
+"""Which topics a binding reads, in place of the one that its collection names."""
+STARTING_SETTINGS: Final = (
+    "starting_offsets",
+    "starting_timestamp",
+    "starting_offsets_by_timestamp",
+    "starting_offsets_by_timestamp_strategy",
+)
+"""Where reading of topics begins. Both sorts are read by `kafka/subscribing.py`."""
 
 FORMS: Final = '{header = "NAME"} or {producer = "COLUMN", sequence = "COLUMN"}'
 """Of an identity."""
@@ -54,13 +64,19 @@ class Source:
     """How values of a topic become columns: options of `formats/options.py`."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     """Who wrote a row of a topic, where the log does not say: `kafka/identities.py`."""
+    subscription: Mapping[str, Any] = field(default_factory=dict)
+    """`SUBSCRIPTION_SETTINGS`. None: the collection is one topic."""
+    starting: Mapping[str, Any] = field(default_factory=dict)
+    """`STARTING_SETTINGS`."""
 
     def described(self) -> dict[str, Any]:
-        """What may be kept of it, where anybody reads it."""
+        """What may be kept of it, where anybody reads it, to tell it from another. Where reading
+        begins is no part of it: that is asked for once, at the first start."""
         return {
             "store": self.store.partition("#")[0],
             "values": {name: text for name, text in self.values.items() if name not in SECRETS},
             "identity": dict(self.identity),
+            **({"subscription": dict(self.subscription)} if self.subscription else {}),
         }
 
 
@@ -91,16 +107,18 @@ def joined(
     secrets: Mapping[str, str] | None = None,
     with_headers: bool = False,
     fails_on_loss: bool = True,
+    starting: Edge | None = None,
 ) -> Joined:
     """Of each source its collection, the columns of its key, and the rest. `store` is the address
     of those that name none; `settings` are the Kafka client's, and `secrets` the registry's, beside
-    what stands in addresses and sources."""
+    what stands in addresses and sources. Topics of sources that do not say where reading begins are
+    read from `starting` on."""
     asked = [
         _asked(place, collection, key, source, store)
         for place, (collection, key, source) in enumerate(sources)
     ]
     names = _named(asked)
-    _check_clusters(asked, settings)
+    _check_clusters(asked, settings, starting)
     addresses = {one.url: one.source.store for one in asked}
     parts: dict[str, dict[str, str]] = {url: {} for url in addresses}
     for name, one in zip(names, asked, strict=True):
@@ -113,7 +131,7 @@ def joined(
             for place, (name, one) in enumerate(zip(names, asked, strict=True))
             if one.url == url
         }
-        address = _cluster(text, settings, subscribed, secrets or {})
+        address = _cluster(text, settings, subscribed, secrets or {}, starting)
         addresses[url] = replace(
             address,
             with_headers=with_headers or address.with_headers,
@@ -128,7 +146,9 @@ def joined(
     )
 
 
-def _check_clusters(asked: Sequence[_Asked], settings: Mapping[str, str]) -> None:
+def _check_clusters(
+    asked: Sequence[_Asked], settings: Mapping[str, str], starting: Edge | None
+) -> None:
     clusters = {one.url: place for place, one in enumerate(asked) if _kind(one.url) == KAFKA}
     if len(clusters) > 1:
         first, second = list(clusters)[:2]
@@ -141,6 +161,10 @@ def _check_clusters(asked: Sequence[_Asked], settings: Mapping[str, str]) -> Non
     if settings and not clusters:
         raise ConfigurationError(
             f"{min(settings)!r} is a setting of a Kafka client, and nothing is read from Kafka"
+        )
+    if starting is not None and not clusters:
+        raise ConfigurationError(
+            f"option {starting.option!r} is of Kafka, and nothing is read from there"
         )
 
 
@@ -160,10 +184,11 @@ def _asked(place: int, collection: str, key: Sequence[str], source: Source, stor
     for setting, value in (("identity", source.identity), ("key", headers)):
         if value:
             raise SourceError(place, setting, f"it goes with topics of Kafka, not with {kind}://")
-    if source.values:
-        raise SourceError(
-            place, min(source.values), f"it goes with topics of Kafka, not with {kind}://"
-        )
+    for settings in (source.values, source.subscription, source.starting):
+        if settings:
+            raise SourceError(
+                place, min(settings), f"it goes with topics of Kafka, not with {kind}://"
+            )
     from penstock.journal import local_folder  # noqa: PLC0415 - it imports every store
 
     # A store is one, however it is written: its transactions are whole.
@@ -198,29 +223,47 @@ def _named(asked: Sequence[_Asked]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _only(topics: Sequence[str]) -> str:
+    """The topic, if it is one. Of several it is not known whose newest schema is meant."""
+    return topics[0] if len(topics) == 1 else ""
+
+
 def _cluster(
     address: str,
     settings: Mapping[str, str],
     asked: Mapping[str, tuple[int, _Asked]],
     secrets: Mapping[str, str],
+    starting: Edge | None,
 ) -> KafkaAddress:
     """The address of a cluster, with a subscription for each of these."""
-    from penstock.journal.kafka.address import KafkaAddress, Subscription  # noqa: PLC0415
+    from penstock.journal.kafka.address import KafkaAddress  # noqa: PLC0415 - it is an extra
     from penstock.journal.kafka.shapes import with_schema  # noqa: PLC0415
+    from penstock.journal.kafka.subscribing import (  # noqa: PLC0415
+        SubscribingError,
+        edge_of,
+        subscription_of,
+    )
 
     found = KafkaAddress.parse(address)
     subscriptions = dict(found.subscriptions)
     for name, (place, one) in asked.items():
         given = one.source.values
         try:
-            values = with_schema({**given, **(secrets if URL in given else {})}, one.collection)
+            topics = subscription_of(one.source.subscription, one.collection)
+            edge = edge_of(one.source.starting, topics)
+        except SubscribingError as error:
+            raise SourceError(place, error.setting, error.problem) from error
+        try:
+            values = with_schema(
+                {**given, **(secrets if URL in given else {})}, _only(topics.names or ())
+            )
         except ConfigurationError as error:
             raise SourceError(place, "format", str(error)) from error
-        subscriptions[name] = Subscription(
-            (one.collection,),
+        subscriptions[name] = replace(
+            topics,
             values=values,
             identity=dict(one.source.identity),
             headers=one.headers,
-            is_topic=True,
+            starting=starting if edge is None else edge,
         )
     return replace(found, options={**settings, **found.options}, subscriptions=subscriptions)

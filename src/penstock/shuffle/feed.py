@@ -30,6 +30,11 @@ READ_DELAY_SECONDS_MAX: Final = 100 * 365 * 86_400
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+def feed_name_of(collection: str) -> str:
+    """Of a feed that reads nothing else. Topics may have names that feeds may not."""
+    return collection.lstrip("._-")[:100] or "feed"
+
+
 class BindingError(ConfigurationError):
     """A setting of a binding is wrong. `place` is the binding's, or None for the feed itself."""
 

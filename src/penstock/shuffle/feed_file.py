@@ -32,7 +32,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import ConfigurationError
-from penstock.journal.sources import FORMS, SECRET_SETTING, VALUE_SETTINGS, Source
+from penstock.journal.sources import (
+    FORMS,
+    SECRET_SETTING,
+    STARTING_SETTINGS,
+    SUBSCRIPTION_SETTINGS,
+    VALUE_SETTINGS,
+    Source,
+)
 from penstock.shuffle.feed import Binding, BindingError, Feed
 
 _FEED_SETTINGS: Final = ("name", "store", "binding")
@@ -45,8 +52,18 @@ BINDING_SETTINGS: Final = (
     "not_before",
     "not_after",
 )
-SOURCE_SETTINGS: Final = ("store", "identity", *VALUE_SETTINGS)
+SOURCE_SETTINGS: Final = (
+    "store",
+    *SUBSCRIPTION_SETTINGS,
+    *STARTING_SETTINGS,
+    "identity",
+    *VALUE_SETTINGS,
+)
 """Where a binding's collection is, and how its rows become documents."""
+_TABLES: Final = ("identity", "assign", *STARTING_SETTINGS)
+"""Settings that are tables: their names have no dots."""
+SEVERAL_TOPICS: Final = "kafka"
+"""What the collection is called that several topics are together."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DELAY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _HEADER: Final = re.compile(r"\s*\[\[\s*binding\s*\]\]")
@@ -96,10 +113,8 @@ def parse_binding(place: int, table: dict[str, Any], store: str = "") -> Binding
     """From settings as a feed file has them. `store` is the feed's own."""
     table = _flat(table)
     _check_settings(table, place, (*BINDING_SETTINGS, *SOURCE_SETTINGS))
-    if "collection" not in table:
-        raise BindingError(place, "collection", "it is missing; name the collection to read")
     return Binding(
-        collection=_text(table, place, "collection", ""),
+        collection=_collection(table, place),
         key=_columns(table, place),
         partitions=_text(table, place, "partitions", ""),
         priority=_priority(table, place),
@@ -110,11 +125,32 @@ def parse_binding(place: int, table: dict[str, Any], store: str = "") -> Binding
     )
 
 
+def _collection(table: dict[str, Any], place: int) -> str:
+    subscribed = [name for name in SUBSCRIPTION_SETTINGS if name in table]
+    if "collection" in table:
+        if subscribed:
+            raise BindingError(
+                place,
+                subscribed[0],
+                "collection names the one topic to read; leave one of both out",
+            )
+        return _text(table, place, "collection", "")
+    if not subscribed:
+        raise BindingError(
+            place,
+            "collection",
+            "it is missing; name the collection to read, or topics of Kafka by subscribe",
+        )
+    topics = table.get("subscribe", table.get("assign"))
+    names = topics.split(",") if isinstance(topics, str) else list(topics or ())
+    return str(names[0]).strip() if len(names) == 1 else SEVERAL_TOPICS
+
+
 def _flat(table: dict[str, Any]) -> dict[str, Any]:
     """Names with dots are nested tables in TOML: schema.registry.url."""
     found: dict[str, Any] = {}
     for name, value in table.items():
-        if isinstance(value, dict) and name != "identity":
+        if isinstance(value, dict) and name not in _TABLES:
             found |= {f"{name}.{rest}": each for rest, each in _flat(value).items()}
         else:
             found[name] = value
@@ -127,7 +163,13 @@ def _source(table: dict[str, Any], place: int, store: str) -> Source | None:
     if not isinstance(identity, dict):
         raise BindingError(place, "identity", f"{identity!r} is not a table: write {FORMS}")
     values = {name: _text(table, place, name, "") for name in VALUE_SETTINGS if name in table}
-    found = Source(_text(table, place, "store", "") or store, values, identity)
+    found = Source(
+        _text(table, place, "store", "") or store,
+        values,
+        identity,
+        {name: table[name] for name in SUBSCRIPTION_SETTINGS if name in table},
+        {name: table[name] for name in STARTING_SETTINGS if name in table},
+    )
     return None if found == Source() else found
 
 
@@ -140,9 +182,10 @@ def _check_settings(table: dict[str, Any], place: int | None, known: tuple[str, 
                 "a secret does not stand in a feed file: give it as an option of the read",
             )
         if setting not in known:
-            raise BindingError(
-                place, setting, f"there is no such setting; there are {', '.join(known)}"
-            )
+            # Spark's own spelling: startingOffsets.
+            spelt = re.sub(r"([A-Z])", r"_\1", setting).lower()
+            meant = f"write {spelt}" if spelt in known else f"there are {', '.join(known)}"
+            raise BindingError(place, setting, f"there is no such setting; {meant}")
 
 
 def _text(table: dict[str, Any], place: int | None, setting: str, default: str) -> str:

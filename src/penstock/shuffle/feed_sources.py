@@ -18,6 +18,7 @@ from penstock.shuffle.feed import BindingError, Feed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.journal.kafka.edges import Edge
     from penstock.shuffle.feed import Binding
 
 
@@ -29,10 +30,11 @@ def resolved(
     secrets: Mapping[str, str] | None = None,
     with_headers: bool = False,
     fails_on_loss: bool = True,
+    starting: Edge | None = None,
 ) -> tuple[Feed, str]:
     """The feed, and the address of the store that all of it is in. The arguments are those of
     `sources.joined`."""
-    if not settings and not any(map(_is_special, feed.bindings)):
+    if not settings and starting is None and not any(map(_is_special, feed.bindings)):
         return feed, store
     sources = [(one.collection, one.key, one.source or Source()) for one in feed.bindings]
     try:
@@ -43,6 +45,7 @@ def resolved(
             secrets=secrets,
             with_headers=with_headers,
             fails_on_loss=fails_on_loss,
+            starting=starting,
         )
     except SourceError as error:
         raise BindingError(error.place, error.setting, error.problem) from error

@@ -28,18 +28,16 @@ def kafka_cuts(
     """Without an ending, every transaction is whole. With one, a row counts if it stands below the
     end of its partition, and so does the marker that commits it."""
     cluster = cast("KafkaStore", store)
-    starts = cluster.offsets_at(
-        kafka.collection, kafka.starting or Edge(EARLIEST), "startingOffsets"
-    )
+    starts = cluster.offsets_at(listed(), kafka.starting or Edge(EARLIEST))
     if kafka.ending is None or kafka.ending == Edge(LATEST):
         cuts = cluster.cut(listed)
     else:
-        ends = cluster.offsets_at(kafka.collection, kafka.ending, "endingOffsets")
+        ends = cluster.offsets_at(listed(), kafka.ending)
         cuts = [
             JournalCut(name, probe.first_kept, _of(ends, name, probe.write_head))
             for name, probe in sorted(cluster.probes(listed()).items())
         ]
-    return [_from(cluster, kafka, cut, _of(starts, cut.journal, cut.begin)) for cut in cuts]
+    return [begun_at(cluster, cut, starts) for cut in cuts]
 
 
 def _of(offsets: Mapping[str, Mapping[str, int]], journal: str, otherwise: int) -> int:
@@ -48,11 +46,16 @@ def _of(offsets: Mapping[str, Mapping[str, int]], journal: str, otherwise: int) 
     return offsets.get(partition.topic, {}).get(str(partition.number), otherwise)
 
 
-def _from(store: KafkaStore, kafka: KafkaRead, cut: JournalCut, start: int) -> JournalCut:
+def begun_at(
+    store: ReadableStore, cut: JournalCut, starts: Mapping[str, Mapping[str, int]]
+) -> JournalCut:
+    """The cut without what lies before the offsets that were asked for."""
+    start = _of(starts, cut.journal, cut.begin)
     if start < cut.begin:
         what = f"offsets {start} to {cut.begin - 1} were asked for, and retention has dropped them"
-        if store.fails_on_loss:
-            raise DataLossError(f"the read of {kafka.collection!r}", cut.journal, what)
+        collection = cut.journal.partition("/")[0]
+        if store.holding(collection).fails_on_loss:
+            raise DataLossError(f"the read of {collection!r}", cut.journal, what)
         log.warning("%s: %s", shown(cut.journal), what)
     begin = max(start, cut.begin)
     return replace(cut, begin=begin, end=max(begin, cut.end))

@@ -12,19 +12,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError
-from penstock.formats import Encoding, value_options
 from penstock.formats.options import NAMES as VALUE_OPTIONS
 from penstock.formats.options import USER_INFO
 from penstock.journal.kafka.address import BOOTSTRAP, SCHEME, KafkaAddress, Subscription
-from penstock.journal.kafka.edges import EARLIEST, LATEST, Edge
+from penstock.journal.kafka.edges import LATEST, Edge
 from penstock.journal.kafka.headers import header_in
 from penstock.journal.kafka.identities import Identity
 from penstock.journal.kafka.shapes import DEAD_LETTERS_VIEW, with_schema
+from penstock.journal.kafka.subscribing import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _PREFIX: Final = "kafka."
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _NO_EFFECT: Final = (
@@ -73,9 +72,13 @@ class KafkaRead:
     def is_from_latest(self) -> bool:
         return self.starting == Edge(LATEST)
 
-    def at(self, starts: Mapping[str, Mapping[str, int]]) -> KafkaAddress:
-        """The address of a store that begins there."""
-        return replace(self.address, starts=starts)
+    @property
+    def of_stream(self) -> KafkaAddress:
+        """The address of a store that a stream begins to read: at the latest offsets, unless the
+        options say otherwise."""
+        one = self.address.subscriptions[self.collection]
+        starting = replace(one, starting=self.starting or Edge(LATEST))
+        return replace(self.address, subscriptions={self.collection: starting})
 
 
 def parse_kafka(options: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
@@ -129,6 +132,10 @@ class FeedSettings:
     """The registry's."""
     with_headers: bool
     fails_on_loss: bool
+    starting: Edge | None
+    """Of topics of which the feed file does not say it."""
+    max_offsets: int | None
+    partitions_min: int | None
 
 
 def parse_feed_settings(options: Mapping[str, str]) -> tuple[FeedSettings, dict[str, str]]:
@@ -136,10 +143,9 @@ def parse_feed_settings(options: Mapping[str, str]) -> tuple[FeedSettings, dict[
     given = dict(options)
     settings = _client_settings(given)
     own = {name: given.pop(name) for name in list(given) if name in KAFKA_OPTIONS}
-    for name in own.keys() - {"includeheaders", "failondataloss", *_NO_EFFECT}:
+    for name in own.keys() & {*_STRATEGIES, *_ENDING}:
         raise ConfigurationError(
-            f"option {name!r} does not go with 'feed': the feed file says what is read of topics, "
-            "from their begin or from its not_before on"
+            f"option {name!r} does not go with 'feed': the feed file says what is read of topics"
         )
     if settings.get(BOOTSTRAP):
         given.setdefault("store", f"{SCHEME}://{settings.pop(BOOTSTRAP)}")
@@ -148,6 +154,9 @@ def parse_feed_settings(options: Mapping[str, str]) -> tuple[FeedSettings, dict[
         {name: given.pop(name) for name in (USER_INFO,) if name in given},
         with_headers=_flag(own, "includeheaders", default=False),
         fails_on_loss=_flag(own, "failondataloss", default=True),
+        starting=_edge(own, _STARTING),
+        max_offsets=_number(own, "maxoffsetspertrigger"),
+        partitions_min=_number(own, "minpartitions"),
     )
     return found, given
 
@@ -207,15 +216,7 @@ def _view(given: dict[str, str]) -> str:
 def _values(given: dict[str, str], topics: str) -> dict[str, str]:
     """The options of values, with the registry's newest schema if none is given."""
     values = {name: given.pop(name) for name in list(given) if name in VALUE_OPTIONS}
-    options = value_options(values)
-    if options.encoding is Encoding.RAW or options.schema or options.registry is None:
-        return values
-    if not options.subject and (not topics or "," in topics):
-        raise ConfigurationError(
-            "option 'subject' is missing: of several topics it says whose newest schema gives the "
-            "columns, for example .option('subject', 'orders-value')"
-        )
-    return with_schema(values, topics.strip())
+    return with_schema(values, "" if "," in topics else topics.strip())
 
 
 def _subscription(own: Mapping[str, str]) -> Subscription:
@@ -258,19 +259,22 @@ def _edge(own: Mapping[str, str], names: tuple[str, str, str]) -> Edge | None:
         )
     # A partition without a row of the time to end at is read to its end, whatever is said.
     falls_to_latest = falls == "latest" or names == _ENDING
+    option = "startingOffsets" if names == _STARTING else "endingOffsets"
     if own.get(time):
-        return Edge(_number(own, time), is_time=True, falls_to_latest=falls_to_latest)
+        return Edge(
+            _number(own, time), is_time=True, falls_to_latest=falls_to_latest, option=option
+        )
     if own.get(times):
         each = _by_partition(times, own[times])
-        return Edge(each=each, is_time=True, falls_to_latest=falls_to_latest)
+        return Edge(each=each, is_time=True, falls_to_latest=falls_to_latest, option=option)
     text = own.get(offsets)
     if not text:
         return None
-    if text.lower() in _WORDS:
+    if text.lower() in WORDS:
         if (offsets, text.lower()) == ("endingoffsets", "earliest"):
             raise ConfigurationError("option 'endingOffsets' cannot be 'earliest'")
-        return Edge(_WORDS[text.lower()])
-    return Edge(each=_by_partition(offsets, text))
+        return Edge(WORDS[text.lower()], option=option)
+    return Edge(each=_by_partition(offsets, text), option=option)
 
 
 def _by_partition(name: str, text: str) -> dict[str, dict[str, int]]:

@@ -20,6 +20,24 @@ BINDING_MAX: Final = 2**16 - 1
 SHUFFLE_PARTITIONS_MAX: Final = 1_024
 """Every one of them reads all rows."""
 
+OF_KAFKA_FEEDS: Final = frozenset(
+    {
+        "startingoffsets",
+        "startingtimestamp",
+        "startingoffsetsbytimestamp",
+        "startingoffsetsbytimestampstrategy",
+        "includeheaders",
+        "failondataloss",
+        "maxoffsetspertrigger",
+        "minpartitions",
+        "endingoffsets",
+        "endingtimestamp",
+        "endingoffsetsbytimestamp",
+    }
+)
+"""Of the options of Spark's Kafka source, in lower case, those that users give beside a feed file.
+The last three are refused by name."""
+
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
 
@@ -95,8 +113,8 @@ class ReadOptions:
             shuffle_partitions=number_option(
                 values, "shuffle_partitions", 1, SHUFFLE_PARTITIONS_MAX
             ),
-            order=_choice(values, "order", Order),
-            view=_choice(values, "view", View) or View.DOCUMENTS,
+            order=choice_option(values, "order", Order),
+            view=choice_option(values, "view", View) or View.DOCUMENTS,
             bounds=_bounds(values.get("bounds")),
             kafka=kafka,
         )
@@ -128,6 +146,12 @@ def is_kafka(options: Mapping[str, str]) -> bool:
     names = {name.lower() for name in options}
     asks = names & {"subscribe", "subscribepattern", "assign"}
     return bool(asks) or any(name.startswith("kafka.") for name in names)
+
+
+def has_feed_settings(options: Mapping[str, str]) -> bool:
+    """Whether a feed file has beside it what Kafka's source takes for all topics."""
+    names = {name.lower() for name in options}
+    return "feed" in names and bool(names & OF_KAFKA_FEEDS)
 
 
 def _of_kafka(given: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
@@ -171,7 +195,7 @@ def number_option(values: Mapping[str, str], name: str, least: int, most: int) -
     return number
 
 
-def _choice(values: Mapping[str, str], name: str, kind: type[_Choice]) -> _Choice | None:
+def choice_option(values: Mapping[str, str], name: str, kind: type[_Choice]) -> _Choice | None:
     text = values.get(name)
     if text is None:
         return None

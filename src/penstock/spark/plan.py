@@ -78,16 +78,23 @@ def cut_of_now(options: ReadOptions) -> list[JournalCut]:
 def plan(options: ReadOptions, cuts: Sequence[JournalCut]) -> list[InputPartition]:
     """The cut, in shares for tasks."""
     store = opened(options.store)
-    shares = [
-        Share(part, cut) for cut in cuts for part in store.ranges(cut.journal, cut.begin, cut.end)
-    ]
+    shares = _shares(store, cuts)
     if options.shuffle_key:
         wanted = options.shuffle_partitions or min(SHUFFLE_PARTITIONS_DEFAULT, len(shares))
         buckets = max(wanted, 1)
         return [ReadPartition(store.address, shares, bucket, buckets) for bucket in range(buckets)]
     # Spark makes a partition of its own out of none at all, so there is always one.
-    return [ReadPartition(store.address, group) for group in _groups(shares)] or [
-        ReadPartition(store.address, ())
+    return [*shared(store, cuts)] or [ReadPartition(store.address, ())]
+
+
+def shared(store: ReadableStore, cuts: Sequence[JournalCut]) -> list[ReadPartition]:
+    """The rows of cuts among tasks."""
+    return [ReadPartition(store.address, group) for group in _groups(_shares(store, cuts))]
+
+
+def _shares(store: ReadableStore, cuts: Sequence[JournalCut]) -> list[Share]:
+    return [
+        Share(part, cut) for cut in cuts for part in store.ranges(cut.journal, cut.begin, cut.end)
     ]
 
 

@@ -21,6 +21,7 @@ from penstock.journal.documents import read_range
 from penstock.journal.views import META
 from penstock.spark.buckets import in_bucket
 from penstock.spark.columns import RAW_FIELDS, arrow_schema, check_chosen, full_schema
+from penstock.spark.feed_batch import FeedRead, FeedReader, is_of_feed
 from penstock.spark.options import ReadOptions, View, is_kafka
 from penstock.spark.plan import ReadPartition, cut_of_now, opened, plan
 from penstock.spark.rows import Rows, document_rows, in_order, raw_rows
@@ -54,9 +55,11 @@ class PenstockSource(DataSource):
         the cut of a batch read is taken here. Who gives a schema is not asked; their first use
         takes the cut."""
         check_known(self.options)
-        if is_kafka(self.options) and "feed" not in {name.lower() for name in self.options}:
+        if is_kafka(self.options) and not is_of_feed(self.options):
             # Which kind of read it is, Spark does not say yet. The columns are the same.
             return kafka_schema(self.options)
+        if is_of_feed(self.options):
+            return feed_schema(FeedRead.parse(self.options).feed)
         if is_streaming(self.options):
             return feed_schema(StreamOptions.parse(self.options))
         options = ReadOptions.parse(self.options)
@@ -64,6 +67,10 @@ class PenstockSource(DataSource):
         return full_schema(opened(options.store).collection(options.collection), options.view)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if is_of_feed(self.options):
+            read = FeedRead.parse(self.options)
+            check_chosen(schema, feed_schema(read.feed))
+            return FeedReader(read, arrow_schema(schema))
         options = ReadOptions.parse(self.options)
         collection = opened(options.store).collection(options.collection)
         check_chosen(schema, full_schema(collection, options.view))

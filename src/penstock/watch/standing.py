@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from penstock.watch.causes import KINDS, Cause, cause_of
+from penstock.watch.causes import KINDS, cause_of
 from penstock.watch.state import Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from penstock.watch.cause import Cause
 
 WAITS_MAX: Final = 50
 """Shown at once. With more, nobody reads them; the first are the ones that count."""

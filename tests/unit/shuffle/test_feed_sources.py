@@ -11,6 +11,7 @@ from penstock.errors import ConfigurationError, LocalProtocolError
 from penstock.journal import open_readable, open_store
 from penstock.journal.joined import JoinedAddress
 from penstock.journal.kafka.address import KafkaAddress
+from penstock.journal.kafka.edges import LATEST, Edge
 from penstock.shuffle.feed import BindingError
 from penstock.shuffle.feed_file import FeedFileError, parse_feed
 from penstock.shuffle.feed_sources import described, resolved
@@ -149,3 +150,68 @@ def test_a_feed_that_is_not_resolved_is_not_run(tmp_path: Path) -> None:
         own: Any = open_readable(store.url)
         with own, pytest.raises(LocalProtocolError, match="was not resolved"):
             make_plan(parse_feed(PAYMENTS), own)
+
+
+MONEY = f"""
+    [[binding]]
+    store = "{KAFKA}"
+    subscribe = ["debits", "credits"]
+    starting_offsets = "latest"
+"""
+
+
+def test_several_topics_are_one_collection() -> None:
+    single = MONEY.replace('["debits", "credits"]', '["_debits"]')
+    pattern = MONEY.replace('subscribe = ["debits", "credits"]', 'subscribe_pattern = "x"')
+    feed, address = resolved(parse_feed(MONEY + single + pattern + MONEY), "")
+    assert [one.collection for one in feed.bindings] == ["kafka", "_debits", "kafka-2", "kafka"]
+    found = KafkaAddress.parse(address).subscriptions
+    assert found["kafka"].topics == ("debits", "credits")
+    assert found["kafka-2"].pattern == "x"
+    assert all(one.starting == Edge(LATEST) for one in found.values())
+
+
+def test_a_binding_begins_where_it_says_and_others_where_the_option_says() -> None:
+    text = MONEY + PAYMENTS
+    _, address = resolved(parse_feed(text), "", starting=Edge(17, is_time=True))
+    found = KafkaAddress.parse(address).subscriptions
+    assert found["kafka"].starting == Edge(LATEST)
+    assert found["payments"].starting == Edge(17, is_time=True)
+    _, address = resolved(parse_feed(ORDERS), KAFKA, starting=Edge(LATEST))
+    assert KafkaAddress.parse(address).subscriptions["orders"].starting == Edge(LATEST)
+    with pytest.raises(ConfigurationError, match="nothing is read from there"):
+        resolved(parse_feed(ORDERS), "file:///data", starting=Edge(LATEST))
+
+
+def test_where_to_begin_is_asked_for_once_and_topics_are_kept() -> None:
+    """A query whose feed file says later that it begins elsewhere goes on; one with other topics
+    does not."""
+    later = MONEY.replace("latest", "earliest")
+    others = MONEY.replace("credits", "refunds")
+    one, same, other = (described(parse_feed(text)) for text in (MONEY, later, others))
+    assert one == same
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MONEY + 'collection = "money"', "subscribe: collection names the one topic"),
+        (
+            '[[binding]]\nstore = "x"',
+            "name the collection to read, or topics of Kafka by subscribe",
+        ),
+        (MONEY.replace("starting_offsets", "startingOffsets"), "write starting_offsets"),
+    ],
+)
+def test_what_a_feed_file_cannot_say_of_topics(text: str, said: str) -> None:
+    with pytest.raises(FeedFileError, match=said):
+        parse_feed(text)
+
+
+def test_topics_need_a_cluster_and_several_a_subject() -> None:
+    with pytest.raises(BindingError, match="goes with topics of Kafka"):
+        resolved(parse_feed(MONEY.replace(KAFKA, "/data")), "")
+    registered = f'{MONEY}\nformat = "avro"\nschema.registry.url = "http://registry"\n'
+    with pytest.raises(BindingError, match="'subject' is missing"):
+        resolved(parse_feed(registered), "")

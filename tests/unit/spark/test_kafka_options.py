@@ -11,12 +11,14 @@ import pytest
 from penstock.errors import ConfigurationError
 from penstock.journal.kafka.address import KafkaAddress, Subscription
 from penstock.journal.kafka.edges import EARLIEST, LATEST, Edge
+from penstock.spark.feed_batch import FeedRead
 from penstock.spark.kafka_options import parse_kafka
-from penstock.spark.options import ReadOptions
+from penstock.spark.options import Order, ReadOptions
 from penstock.spark.streaming.options import StreamOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 SERVERS = {"kafka.bootstrap.servers": "a:9092,b:9092"}
 ORDERS = {**SERVERS, "subscribe": "orders"}
@@ -129,3 +131,46 @@ def test_a_pattern_matches_anywhere_in_a_name() -> None:
     pattern = Subscription(pattern="orders(-eu)?$")
     found = [name for name in ("orders", "old-orders-eu", "orders-us") if pattern.has(name, 0)]
     assert found == ["orders", "old-orders-eu"]
+
+
+@pytest.fixture
+def feed_file(tmp_path: Path) -> str:
+    path = tmp_path / "money.toml"
+    path.write_text('[[binding]]\ncollection = "debits"\nstore = "kafka://a:9092"\n')
+    return str(path)
+
+
+def test_what_goes_with_a_feed_file(feed_file: str) -> None:
+    beside = {"startingOffsets": "latest", "maxOffsetsPerTrigger": "500", "minPartitions": "5"}
+    headers = {"includeHeaders": "true", "failOnDataLoss": "false"}
+    options = StreamOptions.parse({"feed": feed_file, **beside, **headers})
+    assert (options.max_documents, options.members, options.splits) == (500, 2, 3)
+    address = KafkaAddress.parse(options.store)
+    assert address.subscriptions["debits"].starting == Edge(LATEST)
+    assert (address.with_headers, address.fail_on_data_loss) == (True, False)
+    batch = FeedRead.parse({"feed": feed_file, "order": "clock", **beside})
+    assert batch.order is Order.CLOCK
+    assert batch.feed.max_documents == 500
+    with pytest.raises(ConfigurationError, match="no option 'order' of a streaming read"):
+        StreamOptions.parse({"feed": feed_file, "order": "clock"})
+
+
+@pytest.mark.parametrize("option", ["subscribe", "assign", "endingOffsets", "endingTimestamp"])
+def test_what_does_not_go_with_a_feed_file(feed_file: str, option: str) -> None:
+    with pytest.raises(ConfigurationError, match="does not go with 'feed'"):
+        StreamOptions.parse({"feed": feed_file, option: "1"})
+
+
+def test_a_topic_may_have_a_name_that_a_feed_may_not() -> None:
+    for topic in ("_orders", "..orders", "x" * 150):
+        options = StreamOptions.parse({**SERVERS, "subscribe": topic})
+        assert options.feed.bindings[0].collection == topic
+        assert options.feed.name in ("orders", "x" * 100)
+        plain = StreamOptions.parse({"store": "kafka://a:9092", "collection": topic})
+        assert plain.feed.bindings[0].collection == topic
+
+
+def test_a_stream_begins_at_the_latest_unless_it_says_so() -> None:
+    for given, expected in (({}, LATEST), ({"startingOffsets": "earliest"}, EARLIEST)):
+        address = KafkaAddress.parse(StreamOptions.parse({**ORDERS, **given}).store)
+        assert address.subscriptions["orders"].starting == Edge(expected)

@@ -23,7 +23,7 @@ from penstock.watch import (
     load_spark,
 )
 from penstock.watch import causes as kinds
-from penstock.watch.causes import KINDS, Cause, cause_of
+from penstock.watch.causes import KINDS, cause_of
 from penstock.watch.encoding import encode_batches
 from penstock.watch.explaining import explained
 from penstock.watch.history import History, Point
@@ -53,6 +53,8 @@ from penstock.watch.wording import counted, lasting, listed, sized
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.watch.cause import Cause
 
 NOW = 1_763_350_100.0
 QUEUE = QueueState(0, 0, 0, None, DiskState(0, 2, is_pressed=False, overdrawn_bytes=0))
@@ -211,6 +213,12 @@ def test_stalls_come_first_and_causes_before_effects() -> None:
         ({}, "healthy", "Feed orders is healthy: 5 rows a second go into the queues, 10 rows"),
         ({"waits": waits(kinds.Idle())}, "healthy", "healthy and idle"),
         ({"waits": waits(EXAMPLES[6])}, "healthy", "too young at member 1"),
+        ({"waits": waits(EXAMPLES[13], seconds=7200)}, "healthy", "rows of others do not wait"),
+        (
+            {"waits": waits(EXAMPLES[13], EXAMPLES[11], seconds=7200)},
+            "stuck",
+            "open transactions hold the rest; the largest is that of producer aa11",
+        ),
         ({"waits": waits(EXAMPLES[7], seconds=1.5)}, "waiting", "has sent nothing for 1.5 s"),
         ({"waits": waits(EXAMPLES[10])}, "stuck", "Queue 2 has written nothing for 30 s"),
         ({"waits": waits(EXAMPLES[1]), "phase": "restarting"}, "waiting", "is restarting"),

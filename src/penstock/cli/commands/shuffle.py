@@ -17,7 +17,14 @@ import click
 
 from penstock.cli.commands.journals import split_names
 from penstock.cli.interrupts import interrupts
-from penstock.cli.options import examples, json_option, log_json_option, open_feed, store_option
+from penstock.cli.options import (
+    examples,
+    json_option,
+    log_json_option,
+    open_feed,
+    settle_feed,
+    store_option,
+)
 from penstock.logs import written_to
 
 if TYPE_CHECKING:
@@ -155,6 +162,7 @@ def shuffle(
             messages.print(f"working in {place}, which is removed at the end; --folder keeps one")
         else:
             place = folder.absolute()
+        store = stack.enter_context(settle_feed(feed, store, place))
         budget = {} if disk_budget is None else {"disk_budget_bytes": disk_budget}
         made_shuffle = _shuffle(
             (feed, store, place),

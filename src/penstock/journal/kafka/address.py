@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError
+from penstock.journal.kafka.edges import Edge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +41,11 @@ class Subscription:
     """Headers that are columns of their own, `header:NAME`."""
     is_topic: bool = False
     """It is one topic, which a binding names: it has to be there."""
+    starting: Edge | None = None
+    """Where a user asks a stream to begin. None: at the first rows that are kept."""
+    starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Where that was when the stream began, by topic and partition. Those that are not named are
+    read from their begin."""
 
     def __post_init__(self) -> None:
         try:
@@ -67,8 +73,6 @@ class KafkaAddress:
     """The client's settings, by Kafka's own names."""
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     """By collection. Any other collection is the topic of its name."""
-    starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By topic and partition, where reading begins; at the first offset where it is not said."""
     with_headers: bool = False
     fail_on_data_loss: bool = True
 
@@ -109,6 +113,8 @@ class KafkaAddress:
                 one["identity"],
                 tuple(one["headers"]),
                 one["is_topic"],
+                None if one["starting"] is None else Edge(**one["starting"]),
+                one["starts"],
             )
             for name, one in found["subscriptions"].items()
         }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import ConfigurationError
 from penstock.journal.kafka.records.batches import Partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.journal.kafka.client.offsets import Bounds
 
@@ -31,20 +31,40 @@ class Edge:
     is_time: bool = False
     falls_to_latest: bool = False
     """A partition without a row of that time begins at its end, in place of an error."""
+    option: str = field(default="startingOffsets", compare=False)
+    """Who asks for it, as errors name it."""
 
-    def resolved(self, bounds: Mapping[Partition, Bounds], lookup: Lookup, option: str) -> Offsets:
-        """The offsets for partitions that hold so much; `lookup` finds offsets by time, and
-        `option` is named in errors."""
+    def of(self, partitions: Iterable[Partition]) -> Edge:
+        """The same for these only, of those that are named."""
+        if self.everywhere is not None:
+            return self
+        each: dict[str, dict[str, int]] = {}
+        for partition in partitions:
+            number = str(partition.number)
+            if number in self.each.get(partition.topic, {}):
+                each.setdefault(partition.topic, {})[number] = self.each[partition.topic][number]
+        return replace(self, each=each)
+
+    @property
+    def named(self) -> set[Partition]:
+        return {
+            Partition(topic, int(number))
+            for topic, partitions in self.each.items()
+            for number in partitions
+        }
+
+    def resolved(self, bounds: Mapping[Partition, Bounds], lookup: Lookup) -> Offsets:
+        """The offsets for partitions that hold so much; `lookup` finds offsets by time."""
         if not self.is_time:
             if self.everywhere is not None:
                 return _by_word(bounds, self.everywhere)
-            return _by_partition(bounds, self.each, option)
+            return _by_partition(bounds, self.each, self.option)
         times = (
             dict.fromkeys(bounds, self.everywhere)
             if self.everywhere is not None
-            else _by_partition(bounds, self.each, option)
+            else _by_partition(bounds, self.each, self.option)
         )
-        return _by_time(bounds, lookup(times), option, falls_to_latest=self.falls_to_latest)
+        return _by_time(bounds, lookup(times), self.option, falls_to_latest=self.falls_to_latest)
 
 
 def _by_word(bounds: Mapping[Partition, Bounds], word: int) -> Offsets:
@@ -62,17 +82,18 @@ def _by_partition(
         for number, value in partitions.items()
     }
     missing, strange = bounds.keys() - named.keys(), named.keys() - bounds.keys()
-    if missing or strange:
-        what = (
-            f"does not name {min(map(str, missing))}"
-            if missing
-            else f"names {min(map(str, strange))}, which is not read or not there"
-        )
-        raise ConfigurationError(
-            f"option {option!r} {what}: name every partition that is read, -2 for its earliest and "
-            "-1 for its latest offset"
-        )
+    if missing:
+        raise misnamed(option, f"does not name {min(map(str, missing))}")
+    if strange:
+        raise misnamed(option, f"names {min(map(str, strange))}, which is not read or not there")
     return {partition: _resolved(bounds[partition], word) for partition, word in named.items()}
+
+
+def misnamed(option: str, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"option {option!r} {what}: name every partition that is read, -2 for its earliest and -1 "
+        "for its latest offset"
+    )
 
 
 def _by_time(

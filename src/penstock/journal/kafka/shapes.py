@@ -249,10 +249,15 @@ def pinned_options(values: Mapping[str, str]) -> ValueOptions | None:
 
 def with_schema(values: Mapping[str, str], topic: str) -> dict[str, str]:
     """Options of values with a schema in them: the registry's newest of the topic's subject, if
-    none is given."""
+    none is given. There is no topic where there are several."""
     options = value_options(values)
     if options.encoding is Encoding.RAW or options.schema or options.registry is None:
         return dict(values)
+    if not options.subject and not topic:
+        raise ConfigurationError(
+            "'subject' is missing: of several topics it says whose newest schema gives the "
+            "columns, for example orders-value"
+        )
     found = pinned(options, Registry(options.registry), topic)
     return {
         **values,

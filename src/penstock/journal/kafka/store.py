@@ -200,10 +200,10 @@ class KafkaStore(ReadableStore):
             return self.probes(there)
         return {
             name: Probe(
-                max(bounds[partition].earliest, self._start(partition)),
+                max(bounds[partition].earliest, self._start(name, partition)),
                 bounds[partition].high_watermark,
                 identity=_topic_identity(topics[partition.topic]),
-                begin=self._start(partition) if self._given.starts else None,
+                begin=self._start(name, partition) if self._starts(name) else None,
             )
             for name, partition in there.items()
             if partition in bounds
@@ -247,7 +247,7 @@ class KafkaStore(ReadableStore):
             if behind.offset == want.offset:
                 return
             documents, kept, named = _shaped(shape, identity, partition, decoded, columns)
-            probe = self._probe_with(partition, topic, found)
+            probe = self._probe_with(journal, partition, topic, found)
             batch = journal_batch(
                 *(journal, partition, decoded, behind.offset, documents),
                 kept=kept,
@@ -316,11 +316,11 @@ class KafkaStore(ReadableStore):
         documents = dict(zip(moved, shape.documents_of_all(moved), strict=True))
         for partition, read in reads.items():
             self._note(partition, read)
-            probe = self._probe_with(partition, topics[partition.topic], read)
+            journal = journal_name(collection, PARTITION_BY, (partition.topic, partition.number))
+            probe = self._probe_with(journal, partition, topics[partition.topic], read)
             if partition not in moved:
                 yield partition, NextRows(None, probe)
                 continue
-            journal = journal_name(collection, PARTITION_BY, (partition.topic, partition.number))
             rows, kept = documents[partition]
             batch = journal_batch(
                 journal, partition, read.decoded, read.behind.offset, rows, kept=kept, probe=probe
@@ -335,10 +335,10 @@ class KafkaStore(ReadableStore):
         if read.decoded.batch_bytes_max > self._batch_bytes.get(partition.topic, 0):
             self._batch_bytes[partition.topic] = read.decoded.batch_bytes_max
 
-    def _probe_with(self, partition: Partition, topic: Topic, read: Read) -> Probe:
+    def _probe_with(self, journal: str, partition: Partition, topic: Topic, read: Read) -> Probe:
         """What the partition held when this was read."""
         return Probe(
-            max(read.log_start, self._start(partition)),
+            max(read.log_start, self._start(journal, partition)),
             read.high_watermark,
             identity=_topic_identity(topic),
         )
@@ -382,13 +382,11 @@ class KafkaStore(ReadableStore):
         first rows, and what is committed of it is all that there is."""
         return at, {}
 
-    def offsets_at(self, collection: str, edge: Edge, option: str) -> dict[str, dict[str, int]]:
-        """By topic and partition, where a user asks to begin or to end. The option is named in
-        errors."""
-        partitions = [partition_of(one.name) for one in self.journals(collection)]
-        bounds = self._log.probe(partitions, self._deadline())
+    def offsets_at(self, journals: Iterable[str], edge: Edge) -> dict[str, dict[str, int]]:
+        """By topic and partition, where a user asks to begin or to end these."""
+        bounds = self._log.probe(set(map(partition_of, journals)), self._deadline())
         found = edge.resolved(
-            bounds, lambda times: self._log.offsets_for_times(times, self._deadline()), option
+            bounds, lambda times: self._log.offsets_for_times(times, self._deadline())
         )
         offsets: dict[str, dict[str, int]] = {}
         for partition, offset in found.items():
@@ -472,8 +470,12 @@ class KafkaStore(ReadableStore):
 
     # Topics
 
-    def _start(self, partition: Partition) -> int:
-        return self._given.starts.get(partition.topic, {}).get(str(partition.number), 0)
+    def _starts(self, journal: str) -> Mapping[str, Mapping[str, int]]:
+        subscription = self._given.subscriptions.get(journal.partition("/")[0])
+        return {} if subscription is None else subscription.starts
+
+    def _start(self, journal: str, partition: Partition) -> int:
+        return self._starts(journal).get(partition.topic, {}).get(str(partition.number), 0)
 
     def _listed(self, subscription: Subscription, *, fresh: bool = False) -> list[Topic]:
         found = self._known(subscription.names, fresh=fresh).values()

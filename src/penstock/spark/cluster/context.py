@@ -18,9 +18,7 @@ from penstock.spark.cluster.private import Private
 from penstock.spark.cluster.server import OutletServer
 from penstock.spark.cluster.shuffle import SparkShuffle, driver_host
 from penstock.spark.cluster.slots import await_slots, is_local, warn_of_few
-from penstock.spark.plan import opened
-from penstock.spark.streaming.beginning import settled_store
-from penstock.spark.streaming.folders import feed_folder, settle_folder
+from penstock.spark.streaming.folders import feed_folder, settle_folder, settled_store
 from penstock.spark.streaming.options import MEMBERS_DEFAULT, StreamOptions
 from penstock.telemetry import Tracing
 
@@ -148,7 +146,7 @@ class Cluster:
         options = StreamOptions.parse(opening.options)
         folder = feed_folder(options, opening.feed)
         settle_folder(folder, options, is_new=opening.is_new)
-        store = opened(settled_store(options, folder, is_new=opening.is_new))
+        store = settled_store(options, folder, is_new=opening.is_new)
         shuffle = SparkShuffle(
             self._context,
             options.feed,

@@ -12,11 +12,14 @@ from urllib.parse import urlsplit
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.journal import first_of_joined, folder_of_store
 from penstock.sealed import is_sealed, sealed_json, unsealed_json
+from penstock.shuffle.beginning import settled_address
+from penstock.spark.plan import opened
 from penstock.spark.streaming import steps
 from penstock.spark.streaming.steps import Step
 from penstock.storage import Storage
 
 if TYPE_CHECKING:
+    from penstock.journal.store import ReadableStore
     from penstock.spark.streaming.options import StreamOptions
 
 FEEDS: Final = "feeds"
@@ -78,6 +81,12 @@ def settle_folder(folder: Path, options: StreamOptions, *, is_new: bool) -> None
     if not is_sealed(path.read_bytes()):
         with contextlib.suppress(PenstockError):
             Storage.open(folder).replace(NOTE_NAME, sealed_json(found))
+
+
+def settled_store(options: StreamOptions, folder: Path, *, is_new: bool) -> ReadableStore:
+    """The store, with where reading begins."""
+    store = opened(options.store)
+    return opened(settled_address(options.feed, store, folder, is_new=is_new))
 
 
 def read_note(path: Path) -> dict[str, Any]:

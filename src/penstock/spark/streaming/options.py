@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigurationError
-from penstock.shuffle.feed import BindingError, Feed
+from penstock.shuffle.feed import BindingError, Feed, feed_name_of
 from penstock.shuffle.feed_file import BINDING_SETTINGS, load_feed, parse_binding
 from penstock.shuffle.feed_sources import described, resolved
 from penstock.shuffle.running import MEMBERS_MAX
-from penstock.spark.options import ReadOptions, is_kafka, number_option
+from penstock.spark.options import ReadOptions, has_feed_settings, is_kafka, number_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class StreamOptions:
         values = {name.lower(): value.strip() for name, value in options.items()}
         given, kafka = values, None
         of_feed: dict[str, Any] = {}
-        if is_kafka(values) and values.get("feed"):
+        if values.get("feed") and (is_kafka(values) or has_feed_settings(values)):
             of_feed, values = _of_feed(values)
         elif is_kafka(values):
             kafka, values = _of_kafka(values)
@@ -106,7 +106,28 @@ def _of_feed(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]
     from penstock.spark.kafka_options import parse_feed_settings  # noqa: PLC0415 - it is an extra
 
     found, rest = parse_feed_settings(values)
-    return {one.name: getattr(found, one.name) for one in fields(found)}, rest
+    resolving = {
+        name: getattr(found, name)
+        for name in ("settings", "secrets", "with_headers", "fails_on_loss", "starting")
+    }
+    return resolving, rest | _limits(found.max_offsets, found.partitions_min, rest)
+
+
+def _limits(
+    max_offsets: int | None, partitions_min: int | None, rest: Mapping[str, str]
+) -> dict[str, str]:
+    """What Kafka's source calls maxOffsetsPerTrigger and minPartitions, in our options."""
+    ours = {}
+    if max_offsets is not None:
+        ours["max_documents"] = str(max_offsets)
+    if partitions_min is not None:
+        members = number_option(rest, "members", 1, MEMBERS_MAX) or MEMBERS_DEFAULT
+        ours["splits"] = str(min(-(-partitions_min // members), SPLITS_MAX))
+    for name in ours.keys() & rest.keys():
+        raise ConfigurationError(
+            f"option {name!r} does not go with those of Kafka's source, which say the same"
+        )
+    return ours
 
 
 def _of_kafka(values: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
@@ -119,12 +140,8 @@ def _of_kafka(values: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
             "the options 'ending...' go with a batch read only: a stream has no end. Trigger "
             "AvailableNow reads what is there and ends"
         )
-    ours = {"store": kafka.address.text, "collection": kafka.collection}
-    if kafka.max_offsets is not None:
-        ours["max_documents"] = str(kafka.max_offsets)
-    if kafka.partitions_min is not None:
-        members = number_option(rest, "members", 1, MEMBERS_MAX) or MEMBERS_DEFAULT
-        ours["splits"] = str(min(-(-kafka.partitions_min // members), SPLITS_MAX))
+    ours = {"store": kafka.of_stream.text, "collection": kafka.collection}
+    ours |= _limits(kafka.max_offsets, kafka.partitions_min, rest)
     for name in ours.keys() & rest.keys():
         raise ConfigurationError(
             f"option {name!r} does not go with those of Kafka's source, which say the same"
@@ -134,7 +151,7 @@ def _of_kafka(values: Mapping[str, str]) -> tuple[KafkaRead, dict[str, str]]:
 
 def check_known(options: Mapping[str, str]) -> None:
     """Spark asks for a schema before it says what for. What fits no kind of read is told then."""
-    if is_kafka(options):
+    if is_kafka(options) or has_feed_settings(options):
         return  # they are checked when they are read
     for name in options:
         if name.lower() not in {*ReadOptions.names(), "bounds", *StreamOptions.names()}:
@@ -168,7 +185,8 @@ def feed_of(values: Mapping[str, str]) -> Feed:
             ".option('feed', 'orders.toml') for several"
         )
     try:
-        return Feed(settings["collection"], (parse_binding(0, _table(settings)),))
+        binding = parse_binding(0, _table(settings))
+        return Feed(feed_name_of(binding.collection), (binding,))
     except BindingError as error:
         raise ConfigurationError(f"option {error.setting!r}: {error.problem}") from error
 

@@ -24,10 +24,8 @@ from penstock.errors import LocalProtocolError
 from penstock.shuffle.outlet import Outlet, fingerprint
 from penstock.shuffle.resume import NOTHING
 from penstock.spark.cluster.remote import RemoteOutlet
-from penstock.spark.plan import opened
 from penstock.spark.streaming import steps
-from penstock.spark.streaming.beginning import settled_store
-from penstock.spark.streaming.folders import feed_folder, settle_folder
+from penstock.spark.streaming.folders import feed_folder, settle_folder, settled_store
 from penstock.spark.streaming.limits import Limits
 from penstock.spark.streaming.offset import Offset, new_feed_name
 from penstock.spark.streaming.rows import StretchPartition, read_stretch, split
@@ -223,6 +221,6 @@ def open_outlet(options: StreamOptions, feed: str, *, is_new: bool) -> Outlet | 
 
     folder = feed_folder(options, feed)
     settle_folder(folder, options, is_new=is_new)
-    store = opened(settled_store(options, folder, is_new=is_new))
+    store = settled_store(options, folder, is_new=is_new)
     shuffle = EmbeddedShuffle(options.feed, store, folder, members=options.members)
     return Outlet(shuffle, store, options.feed)
