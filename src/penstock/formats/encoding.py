@@ -146,7 +146,7 @@ def _is_wider(kind: pa.DataType, wanted: pa.DataType) -> bool:
         return True
     if isinstance(kind, pa.Decimal128Type) and isinstance(wanted, pa.Decimal128Type):
         whole, wanted_whole = kind.precision - kind.scale, wanted.precision - wanted.scale
-        return whole <= wanted_whole and kind.scale <= wanted.scale
+        return bool(whole <= wanted_whole and kind.scale <= wanted.scale)
     return kind == wanted
 
 
