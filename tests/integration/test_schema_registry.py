@@ -120,13 +120,14 @@ def written_by(url: str, rows: pa.RecordBatch, topic: str, **given: str) -> list
 
 def test_what_is_written_is_registered_and_read_back(url: str) -> None:
     registry = Registry(RegistryOptions(url))
-    rows = pa.record_batch({"id": [1, 2], "note": ["x", None]})
+    rows = pa.record_batch([pa.array([1, 2]), pa.array(["x", None])], names=["id", "note"])
     values = written_by(url, rows, "made", format="avro")
     assert written_by(url, rows, "made", format="avro") == values
     found = registry.latest("made-value")
     assert found.kind == "AVRO"
     assert all(value[:5] == b"\0" + found.number.to_bytes(4, "big") for value in values)
-    more = pa.record_batch({"id": [3], "note": ["y"], "paid": [True]})
+    columns: dict[str, Any] = {"id": [3], "note": ["y"], "paid": [True]}
+    more = pa.record_batch(columns)
     values += written_by(url, more, "made", format="avro")
     assert registry.latest("made-value").number != found.number, "a version of the subject"
     read = value_options({"format": "avro", "schema.registry.url": url})
