@@ -6,7 +6,8 @@ every run with a new checkpoint and a topic of its own.
 
 `rows`: rows per second of whole queries, in batches of 100,000 rows; `processor.rows`: the same
 per second of a processor, of all processes but the broker. `small`: milliseconds that a batch of
-100 rows takes, the median, from Spark's progress; less is better.
+100 rows takes, the median, from Spark's progress; `processor.small`: those of a processor, with the
+start of the query shared out over its batches; less is better.
 """
 
 from __future__ import annotations
@@ -88,9 +89,14 @@ class _Run:
         for kind, rate in (("", 0), ("processor.", 1)):
             figures = [one[0][rate] for one in rounds], [one[1][rate] for one in rounds]
             yield Line.of_rounds(f"kafka_sink.{kind}rows", *figures, "rows/s")
-        waits = [[self._written(side, small)[2] for side in sides] for _ in range(2)]
-        ours, peer = (statistics.median(one[side] for one in waits) for side in (0, 1))
+        runs = [[self._written(side, small) for side in sides] for _ in range(2)]
+        ours, peer = (statistics.median(one[side][2] for one in runs) for side in (0, 1))
         yield Line.of("kafka_sink.small", ours, peer, "ms")
+        rows = self._sizes.small_rows
+        ours, peer = (
+            statistics.median(1000 * rows / one[side][1] for one in runs) for side in (0, 1)
+        )
+        yield Line.of("kafka_sink.processor.small", ours, peer, "ms")
 
     def _input(self, name: str, batches: int, rows: int) -> Path:
         """As many files as batches. Spark takes them one at a time."""

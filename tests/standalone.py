@@ -18,11 +18,13 @@ from tests.java_archive import brief_java
 ROOT = Path(__file__).parents[1]
 START_SECONDS_MAX = 120.0
 WORKERS = ("a", "b")
+HERE = "127.0.0.1"
 
 
 class Standalone:
-    def __init__(self, folder: Path, slots: int) -> None:
-        """So many slots for each worker."""
+    def __init__(self, folder: Path, slots: int, hosts: tuple[str, str] = (HERE, HERE)) -> None:
+        """So many slots for each worker. `hosts` are the workers' addresses, on this machine."""
+        self._hosts = dict(zip(WORKERS, hosts, strict=True))
         self._folder = folder
         self._slots = slots
         port = _free_port()
@@ -64,7 +66,8 @@ class Standalone:
 
     def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         home = Path(pyspark.__file__).parent
-        here = ("--host", "127.0.0.1", "--webui-port", "0")
+        host = self._hosts.get(name, HERE)
+        here = ("--host", host, "--webui-port", "0")
         command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}"]
         with (self._folder / f"{name}.log").open("a") as log:
             return subprocess.Popen(
@@ -77,7 +80,7 @@ class Standalone:
                     **os.environ,
                     "JAVA_HOME": str(find_java_home()),
                     "SPARK_HOME": str(home),
-                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_LOCAL_IP": host,
                     "SPARK_LOCAL_DIRS": str(self._folder / f"disk-{name}"),
                     "SPARK_DAEMON_MEMORY": "256m",
                     "SPARK_DAEMON_JAVA_OPTS": brief_java(),

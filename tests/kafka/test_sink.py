@@ -16,7 +16,12 @@ from penstock.errors import CommitStateUnknownError, ConfigurationError
 from penstock.journal.kafka.client.cluster import Cluster
 from penstock.journal.kafka.client.producing import committed_offsets
 from penstock.journal.kafka.deadline import Deadline
-from penstock.journal.kafka.errors import KafkaAccessError, RecordsTooLargeError, UnknownTopicError
+from penstock.journal.kafka.errors import (
+    BrokersUnavailableError,
+    KafkaAccessError,
+    RecordsTooLargeError,
+    UnknownTopicError,
+)
 from penstock.journal.kafka.records.encoding import CODECS
 from penstock.journal.kafka.settings import kafka_settings
 from penstock.sinks import batches
@@ -289,6 +294,12 @@ def test_what_cannot_be_written_is_told_before_anything_is_decided(writing: Writ
     with pytest.raises(ConfigurationError, match=r"'kafka\.transaction\.timeout\.ms' cannot be"):
         commit_batch(bold, batch, [part])
     assert not list((writing.folder / "decisions" / writing.query).rglob("*"))
+
+
+def test_delivery_timeout_is_how_long_brokers_are_asked(tmp_path: Path) -> None:
+    nobody = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": "300"}
+    with pytest.raises(BrokersUnavailableError, match=r"0\.3 s"):
+        KafkaSink(nobody, str(tmp_path), "out").check(values([1]).schema)
 
 
 def test_rights_are_named_and_secrets_are_in_no_file(tmp_path: Path) -> None:

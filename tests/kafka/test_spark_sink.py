@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 from collections import Counter
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from penstock.formats.avro_columns import avro_schema_of
 from penstock.sinks import kafka as kafka_sink
 from tests.integration.test_spark_write import Pipeline
 from tests.kafka.committed import committed
@@ -94,6 +100,64 @@ def test_what_changes_is_written_once_in_foreach_batch(
     for name in topics:
         found = Counter((each.key(), each.value()) for each in committed(kafka, name))
         assert found == Counter([(b"r0", b"2"), (b"r1", b"1")])
+
+
+COLUMNS = (
+    "id BIGINT, small TINYINT, name STRING, raw BINARY, paid BOOLEAN, ratio FLOAT, amount DOUBLE, "
+    "price DECIMAL(20,6), day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, tags ARRAY<STRING>, "
+    "line STRUCT<number: INT, lines: ARRAY<STRUCT<x: DOUBLE>>>, counts MAP<STRING, BIGINT>"
+)
+AT = datetime.datetime(2020, 1, 2, 3, 4, 5, 600_000)
+ROWS: list[tuple[Any, ...]] = [
+    (1, -128, 'é😀 "\\\n\x01', b"\xff\x00", True, 0.1, 1e300, Decimal("-12345678901234.000001"),
+     datetime.date(2020, 2, 29), AT, AT, ["a", None, ""], (None, [(1.5,), None]), {"k": None}),
+    (2, None, "", b"", False, float("inf"), float("nan"), Decimal(0), datetime.date(1, 1, 1),
+     AT, AT, [], (3, []), {}),
+    (3, *[None] * 13),
+]  # fmt: skip
+
+
+def test_ordinary_columns_are_written_by_format_and_key(
+    spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    frame = spark.createDataFrame(ROWS, COLUMNS).coalesce(1)
+    expected = [repr(row) for row in frame.orderBy("id").collect()]
+    wanted = [json.loads(row[0]) for row in frame.selectExpr("to_json(struct(*))").collect()]
+    options = {"sink": "kafka", "folder": str(tmp_path)}
+    options["kafka.bootstrap.servers"] = kafka.bootstrap_servers
+    for format_, key, keys in (
+        ("json", "id", {b"1", b"2", b"3"}),
+        ("avro", "day,paid", {b'{"day":"2020-02-29","paid":true}',
+                              b'{"day":"0001-01-01","paid":false}', None}),
+    ):  # fmt: skip
+        name = kafka.topics.create(f"{topic}-{format_}", partitions=3)
+        writer = frame.write.format("penstock").options(**options)
+        writer.option("topic", name).option("format", format_).option("key", key).mode(
+            "append"
+        ).save()
+        assert {each.key() for each in committed(kafka, name)} == keys
+        schema = COLUMNS
+        if format_ == "avro":
+            schema = avro_schema_of(to_arrow_schema(frame.schema, timezone="UTC"))
+        reader = spark.read.format("penstock").option("subscribe", name)
+        reader = reader.option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+        read = reader.option("format", format_).option("schema", schema).load()
+        found = read.select(*frame.columns).orderBy("id").collect()
+        assert [repr(row) for row in found] == expected, f"{format_}, as we read it"
+    values = [each.value() for each in committed(kafka, f"{topic}-json")]
+    texts = spark.createDataFrame(
+        [(bytes(each or b"").decode(),) for each in values], "value STRING"
+    )
+    parsed = texts.select(F.from_json("value", COLUMNS, {"mode": "FAILFAST"}).alias("row"))
+    rows = parsed.select("row.*").orderBy("id").collect()
+    assert [repr(row) for row in rows] == expected, "as Spark's from_json reads it"
+    documents = sorted((json.loads(each or b"") for each in values), key=lambda each: each["id"])
+    for document, by_spark in zip(documents, wanted, strict=True):
+        for moment in ("at", "local"):
+            one, other = (each.pop(moment, None) for each in (document, by_spark))
+            assert (one is None) == (other is None)
+            assert one is None or one.startswith(other.removesuffix("Z")), "more digits than Spark"
+        assert document == by_spark, "as Spark's to_json writes it"
 
 
 def test_a_data_frame_is_written_with_where_it_came_from(

@@ -18,6 +18,11 @@ class UnknownSchemaError(ConfigurationError):
     """The schema registry does not know what was asked for, or does not let this client see it."""
 
 
+class RefusedSchemaError(ConfigurationError):
+    """The schema registry does not register a schema: most often it is not compatible with that of
+    its subject. Give another schema, or another subject."""
+
+
 class ValueFormatError(UnreadableRowError):
     """A record's value does not parse, and `on_error` is `fail`. Correct the schema, or choose
     another `on_error`."""
@@ -32,3 +37,14 @@ class ValueFormatError(UnreadableRowError):
             f"{self.reason}. Correct the schema, or set on_error to null (a row of nulls) or "
             "dead_letter (the row is put aside with its topic, partition, offset and reason)"
         )
+
+
+class UnencodableRowError(ConfigurationError):
+    """A row cannot be written in the format: nothing of its batch was. Change it in the query."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.column, self.reason = column, reason
+
+    def __str__(self) -> str:
+        return f"a row's column {self.column!r} cannot be written: {self.reason}"

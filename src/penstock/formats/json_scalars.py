@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import re
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
-import pyarrow as pa  # noqa: TC002
+import pyarrow as pa
 
-from penstock.formats.buffers import binary_array, offsets_and_octets
+from penstock.formats.buffers import binary_array, offsets_and_octets, valid_rows
 from penstock.formats.decoded import UnparsableError
 
 if TYPE_CHECKING:
@@ -151,3 +151,33 @@ def _padding_of_each(symbols: Octets, offsets: Numbers) -> Numbers:
     last = symbols[ends - 1] == _PADDING
     padded[filled] = np.add(last, last & (symbols[ends - 2] == _PADDING), dtype=np.int64)
     return padded
+
+
+_SIGNS: Final = np.frombuffer(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", "u1"
+)
+
+
+def base64_of_all(values: pa.BinaryArray) -> pa.StringArray:
+    """A whole column in base64, with padding."""
+    offsets, octets = offsets_and_octets(values)
+    lengths = np.diff(offsets)
+    groups = -(-lengths // 3)
+    ends = np.concatenate(([0], np.cumsum(groups)))
+    padded = np.zeros(3 * int(ends[-1]), dtype=np.uint8)
+    places = np.arange(int(lengths.sum())) + np.repeat(
+        3 * ends[:-1] + offsets[0] - offsets[:-1], lengths
+    )
+    padded[places] = octets[offsets[0] : offsets[-1]]
+    first, second, third = padded.reshape(-1, 3).T
+    symbols = np.empty((len(first), 4), dtype=np.uint8)
+    symbols[:, 0] = _SIGNS[first >> 2]
+    symbols[:, 1] = _SIGNS[(first & 0x03) << 4 | second >> 4]
+    symbols[:, 2] = _SIGNS[(second & 0x0F) << 2 | third >> 6]
+    symbols[:, 3] = _SIGNS[third & 0x3F]
+    texts = symbols.ravel()
+    lacking = 3 * groups - lengths
+    texts[4 * ends[1:][lacking >= 1] - 1] = _PADDING
+    texts[4 * ends[1:][lacking == 2] - 2] = _PADDING
+    null = ~valid_rows(values) if values.null_count else None
+    return cast("pa.StringArray", binary_array(4 * ends, texts, null).cast(pa.string()))

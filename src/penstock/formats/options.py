@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _Choice = TypeVar("_Choice", bound=enum.Enum)
 URL: Final = "schema.registry.url"
 USER_INFO: Final = "schema.registry.basic.auth.user.info"
-_FILES: Final = {
+FILES: Final = {
     "schema.registry.ssl.ca.location": "ca_file",
     "schema.registry.ssl.certificate.location": "certificate_file",
     "schema.registry.ssl.key.location": "key_file",
 }
 NAMES: Final = frozenset(
-    {"format", "schema", "subject", "message", "on_error", URL, USER_INFO, *_FILES}
+    {"format", "schema", "subject", "message", "on_error", URL, USER_INFO, *FILES}
 )
 """All options that `value_options` reads."""
 SECRETS: Final = frozenset({USER_INFO, URL})
@@ -63,14 +63,9 @@ def value_options(given: Mapping[str, str]) -> ValueOptions:
     """Reads a source's options; those that concern something else are left alone. Spark does not
     tell upper case from lower in their names."""
     options = {name.lower(): text for name, text in given.items() if name.lower() in NAMES}
-    encoding = _chosen(Encoding, options, "format", Encoding.RAW)
+    encoding = chosen_encoding(options)
     on_error = _chosen(OnError, options, "on_error", OnError.FAIL)
-    registry = None
-    if options.get(URL):
-        files = {part: options.get(name, "") for name, part in _FILES.items()}
-        registry = RegistryOptions(
-            options[URL], options.get(USER_INFO, ""), **files, deadline_seconds=DEADLINE_SECONDS
-        )
+    registry = registry_options(options)
     found = ValueOptions(
         encoding,
         options.get("schema", ""),
@@ -82,6 +77,21 @@ def value_options(given: Mapping[str, str]) -> ValueOptions:
     )
     _check(found, options)
     return found
+
+
+def chosen_encoding(options: Mapping[str, str]) -> Encoding:
+    """The option `format`."""
+    return _chosen(Encoding, options, "format", Encoding.RAW)
+
+
+def registry_options(options: Mapping[str, str]) -> RegistryOptions | None:
+    """Where the registry is, if the options name one."""
+    if not options.get(URL):
+        return None
+    files = {part: options.get(name, "") for name, part in FILES.items()}
+    return RegistryOptions(
+        options[URL], options.get(USER_INFO, ""), **files, deadline_seconds=DEADLINE_SECONDS
+    )
 
 
 def _check(found: ValueOptions, options: Mapping[str, str]) -> None:
@@ -108,7 +118,7 @@ def _check(found: ValueOptions, options: Mapping[str, str]) -> None:
                     f"format {found.encoding.value} needs the option schema (its text) or {URL}"
                 )
     if found.registry is None:
-        for name in sorted(options.keys() & {USER_INFO, "subject", *_FILES}):
+        for name in sorted(options.keys() & {USER_INFO, "subject", *FILES}):
             raise ConfigurationError(f"option {name} needs {URL}")
     if found.message and found.encoding is not Encoding.PROTOBUF:
         raise ConfigurationError("option message is for format protobuf only")

@@ -61,10 +61,16 @@ class ProtobufFormat:
             raise SchemaError(f"the Protobuf message {descriptor.full_name} has no fields")
         columns = [field.with_type(_column(field.type)) for field in raw]
         self._schema = nullable(pa.schema(columns))
+        self.raw_schema = nullable(raw)
+        """As ptars has it: with unsigned numbers, times of day and durations."""
 
     @property
     def schema(self) -> pa.Schema:
         return self._schema
+
+    def values_of(self, raw: pa.RecordBatch) -> pa.BinaryArray:
+        """Messages of rows in the raw schema: what `decode` reads."""
+        return cast(pa.BinaryArray, self._handler.record_batch_to_array(raw))
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         if len(values) == 0:
@@ -107,9 +113,7 @@ class IndexedProtobufFormat:
     def __init__(self, messages: ProtobufFormat, path: tuple[int, ...], name: str) -> None:
         self._messages = messages
         self._name = name
-        self._prefixes = [_zigzag(len(path)) + b"".join(_zigzag(number) for number in path)]
-        if path == (0,):
-            self._prefixes.insert(0, b"\0")  # the first message, shorter
+        self._prefixes = index_prefixes(path)
 
     @property
     def schema(self) -> pa.Schema:
@@ -134,6 +138,12 @@ class IndexedProtobufFormat:
             )
         )
         return _in_places(self.schema, parts, [*places, rest])
+
+
+def index_prefixes(path: tuple[int, ...]) -> list[bytes]:
+    """What tells which message of its file follows. The first of them, the shortest, is written."""
+    whole = _zigzag(len(path)) + b"".join(_zigzag(number) for number in path)
+    return [b"\0", whole] if path == (0,) else [whole]
 
 
 def _in_places(schema: pa.Schema, parts: list[Decoded], places: list[Numbers]) -> Decoded:

@@ -1,4 +1,4 @@
-"""A schema registry with Confluent's REST interface, as a reader needs it.
+"""A schema registry with Confluent's REST interface, as readers and writers need it.
 
 An answer for an id never changes, and is kept. A registry that does not answer is asked again until
 a deadline: a read that began may wait for it, and must not take its silence for an answer.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.errors import ConfigurationError
-from penstock.formats.errors import RegistryError, UnknownSchemaError
+from penstock.formats.errors import RefusedSchemaError, RegistryError, UnknownSchemaError
 
 REQUEST_SECONDS: Final = 10.0
 """One try: a registry reads from memory, and answers in milliseconds."""
@@ -33,6 +33,9 @@ ANSWER_BYTES_MAX: Final = 16 << 20
 REFERENCES_MAX: Final = 1_000
 _NOT_NOW: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+_CONTENT: Final = "application/vnd.schemaregistry.v1+json"
+_COMPLAINT_BYTES_MAX: Final = 500
+"""Of what a registry says when it refuses a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,13 @@ class Registry:
         answer = self._ask(f"/subjects/{name}/versions/latest", f"subject {subject!r}")
         return self._schema(answer, int(answer.get("id", 0)))
 
+    def register(self, subject: str, kind: str, text: str) -> int:
+        """The id of a schema, which becomes the newest of the subject unless it is there."""
+        name = urllib.parse.quote(subject, safe="")
+        body = {"schema": text, "schemaType": kind}
+        answer = self._ask(f"/subjects/{name}/versions", f"subject {subject!r}", body)
+        return int(answer["id"])
+
     def _schema(self, answer: dict[str, Any], number: int) -> RegisteredSchema:
         referenced: dict[str, str] = {}
         self._follow(answer, referenced)
@@ -119,15 +129,17 @@ class Registry:
             self._follow(other, referenced)
             referenced[name] = other["schema"]
 
-    def _ask(self, path: str, what: str) -> dict[str, Any]:
-        """Asks until there is an answer, within the deadline."""
+    def _ask(self, path: str, what: str, body: dict[str, str] | None = None) -> dict[str, Any]:
+        """Asks until there is an answer, within the deadline. A `body` is to be registered."""
         deadline = time.monotonic() + self._deadline_seconds
         pause = 0.1
         while True:
             try:
-                return self._answer(path)
+                return self._answer(path, body)
             except urllib.error.HTTPError as error:
                 if error.code not in _NOT_NOW:
+                    if body is not None:
+                        raise self._not_registered(error, what) from None
                     raise self._refused(error, what) from None
                 reason = f"it answers {error.code}"
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -140,15 +152,19 @@ class Registry:
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
-    def _answer(self, path: str) -> dict[str, Any]:
-        request = urllib.request.Request(self.url + path, headers={"Accept": _ACCEPT})  # noqa: S310
+    def _answer(self, path: str, body: dict[str, str] | None) -> dict[str, Any]:
+        data, headers = None, {"Accept": _ACCEPT}
+        if body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), _CONTENT
+        request = urllib.request.Request(self.url + path, data, headers)  # noqa: S310
         if self._authorization:  # a redirection elsewhere does not take the password along
             request.add_unredirected_header("Authorization", f"Basic {self._authorization}")
         with urllib.request.urlopen(  # noqa: S310
             request, timeout=REQUEST_SECONDS, context=self._tls
         ) as response:
             answer = json.loads(response.read(ANSWER_BYTES_MAX + 1)[:ANSWER_BYTES_MAX])
-        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+        wanted, kind = ("schema", str) if body is None else ("id", int)
+        if not isinstance(answer, dict) or not isinstance(answer.get(wanted), kind):
             raise ValueError("its answer is no schema")
         return answer
 
@@ -162,6 +178,14 @@ class Registry:
         return UnknownSchemaError(
             f"the schema registry at {self.url} has no {what} ({error.code}); register it, or "
             "correct schema.registry.url or subject"
+        )
+
+    def _not_registered(self, error: urllib.error.HTTPError, what: str) -> ConfigurationError:
+        said = error.read(_COMPLAINT_BYTES_MAX).decode(errors="replace").strip()
+        return RefusedSchemaError(
+            f"the schema registry at {self.url} does not take the schema for {what} "
+            f"({error.code}): {said or error.reason}. Give the columns a schema that is compatible "
+            "with the subject's, or another subject; or a schema that is there, by schema.id"
         )
 
     def _no_such_id(self, number: int) -> UnknownSchemaError:

@@ -50,7 +50,8 @@ from penstock.journal.kafka.errors import KafkaFencedError
 from penstock.journal.kafka.producer_settings import producer_settings
 from penstock.journal.kafka.records.batches import Partition
 from penstock.journal.kafka.topic_limits import KnownTopics
-from penstock.sinks.kafka_rows import Encoder, check_columns
+from penstock.sinks.kafka_rows import Encoder, check_columns, check_values
+from penstock.sinks.kafka_values import ValueColumns
 from penstock.sinks.staging import grouped, read_part, remove_staged, stage_rows
 from penstock.sinks.two_phase import TwoPhaseSink
 from penstock.storage import Storage
@@ -60,12 +61,15 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.sinks.kafka_values import Values
     from penstock.sinks.two_phase import Batch, Decision, Part
 
 PREFIX: Final = "penstock-"
 """Of transactional ids and groups; the query's id follows."""
 TRANSACTION_BYTES: Final = 256 << 20
 """What one transaction holds. It takes some seconds, of the minute that a transaction has."""
+_SEND_BYTES_MIN: Final = 8 << 20
+"""Less than that waits for what the next part has: each sending takes two requests, in turns."""
 _PLACES_OPEN_MAX: Final = 16
 _HELD_MAX: Final = 16
 """Transactional ids that a process keeps. Every DataFrame that is written has one of its own."""
@@ -95,10 +99,12 @@ class KafkaSink(TwoPhaseSink):
         meta: str | None = None,
         prefix: str = PREFIX,
         transaction_bytes: int = TRANSACTION_BYTES,
+        values: Values | None = None,
     ) -> None:
         """`options` are client settings by Kafka's own names. Parts and decisions are in `folder`.
         All rows go to `topic`, or each to that of its own column. `meta` is what the names of
-        headers with the frame's `_meta` begin with."""
+        headers with the frame's `_meta` begin with. `values` says what ordinary columns become;
+        without it the columns are those of a record. With it all rows go to one topic."""
         self._options = dict(options)
         self._settings = producer_settings(options)
         self._folder = folder
@@ -106,6 +112,7 @@ class KafkaSink(TwoPhaseSink):
         self._meta = meta
         self._prefix = prefix
         self._transaction_bytes = transaction_bytes
+        self._values = values
 
     @property
     def records(self) -> Storage:
@@ -113,18 +120,25 @@ class KafkaSink(TwoPhaseSink):
 
     def check(self, frame: pa.Schema) -> None:
         """Refuses a frame that cannot be written, and a topic that is not there."""
-        check_columns(frame, self._topic, self._meta)
+        if self._values is None:
+            check_columns(frame, self._topic, self._meta)
+        else:
+            check_values(frame, self._meta, self._values)
         if self._topic is not None:
             self._known_topics().limits(self._topic)
 
     def stage(self, batch: Batch, partition: int, rows: Iterator[pa.RecordBatch]) -> Part | None:
         encoder = Encoder(self._known_topics(), self._settings, self._topic, self._meta)
+        columns: ValueColumns | None = None
         count = 0
 
         def staged() -> Iterator[pa.RecordBatch]:
-            nonlocal count
+            nonlocal columns, count
             for group in grouped(rows):
                 count += group.num_rows
+                if self._values is not None:
+                    columns = columns or ValueColumns(group.schema, self._values)
+                    group = columns.rows(group)  # noqa: PLW2901
                 yield encoder.staged(group)
 
         part = stage_rows(_storage(self._folder), batch, partition, staged())
@@ -202,10 +216,18 @@ class KafkaSink(TwoPhaseSink):
                 reached(Step.ENDED)
 
     def _batches(self, parts: Sequence[Part]) -> Iterator[list[Sendable]]:
-        """All that these parts hold, some megabytes at a time."""
+        """All that these parts hold, some megabytes at a time: small parts go together."""
+        held: list[Sendable] = []
+        size_bytes = 0
         for part in parts:
             for staged in read_part(_storage(self._folder), part):
-                yield _sendable(staged)
+                held += _sendable(staged)
+                size_bytes += staged.nbytes
+                if size_bytes >= _SEND_BYTES_MIN:
+                    yield held
+                    held, size_bytes = [], 0
+        if held:
+            yield held
 
     def _prove(self, held: _Held, place: Partition, proof: _Proof) -> None:
         held.producer.note(held.group, CommittedOffset(place, proof.number + 1, proof.text))

@@ -25,12 +25,14 @@ from penstock.journal.kafka.records.encoding import (
     encoded_headers,
     record_batches,
 )
+from penstock.sinks.kafka_values import ValueColumns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.journal.kafka.producer_settings import ProducerSettings
     from penstock.journal.kafka.topic_limits import KnownTopics, TopicLimits
+    from penstock.sinks.kafka_values import Values
 
 _STAGED: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
@@ -57,7 +59,7 @@ def check_columns(frame: pa.Schema, topic: str | None, meta: str | None) -> None
             raise ConfigurationError(
                 f"the frame has a column {name!r}, which a record of Kafka's has not: it has "
                 f"{', '.join(_COLUMNS)}. Drop it, or make it part of the value, for example with "
-                "to_json(struct(...)) AS value"
+                "to_json(struct(...)) AS value; or say .option('format', 'json')"
             )
     if "value" not in names:
         raise ConfigurationError(
@@ -79,6 +81,12 @@ def check_columns(frame: pa.Schema, topic: str | None, meta: str | None) -> None
     if "headers" in names and not _is_headers(frame.field("headers").type):
         raise _wrong(frame.field("headers"), "ARRAY<STRUCT<key: STRING, value: BINARY>>")
     _check_meta(frame, meta)
+
+
+def check_values(frame: pa.Schema, meta: str | None, values: Values) -> None:
+    """Refuses a frame of ordinary columns that cannot be written to Kafka."""
+    _check_meta(frame, meta)
+    ValueColumns(frame, values)
 
 
 class Encoder:

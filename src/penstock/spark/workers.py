@@ -1,4 +1,4 @@
-"""Spark's Python workers, in which tasks run one after the other."""
+"""Spark's Python workers: tasks, plans of batches and commits run in them, one after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gc
 
 @functools.cache
 def settle_worker() -> None:
-    """In the first task of ours. Spark collects garbage after each task, and looks at all there is:
+    """In the first call of ours. Spark collects garbage after each call, and looks at all there is:
     60 ms of a processor, nearly all of it for modules, which are never garbage. What is there now
     is not looked at again."""
     gc.freeze()

@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -22,6 +23,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.errors import ConfigurationError, LocalProtocolError
+from penstock.formats.writing import NAMES as VALUE_OPTIONS
+from penstock.formats.writing import WrittenOptions, settled, written_options
 from penstock.sinks import batches
 from penstock.sinks.batches import Step, abort_batch, commit_batch
 from penstock.sinks.collection import CollectionSink
@@ -32,9 +35,9 @@ from penstock.spark.workers import settle_worker
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from penstock.sinks.kafka_values import Values
     from penstock.sinks.two_phase import Part, TwoPhaseSink
 
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
@@ -146,6 +149,8 @@ class WriteOptions:
     transaction_bytes: str = ""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Those that begin with `kafka.`, without it. They may hold secrets."""
+    values: WrittenOptions | None = field(default=None, repr=False)
+    """What the value is made of, by `format`. None: there is a column for it."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -160,13 +165,15 @@ class WriteOptions:
             for name in list(values)
             if name.startswith(_KAFKA)
         }
-        known = [field.name for field in fields(cls) if field.name != "kafka"]
+        encoded = {name: values.pop(name) for name in list(values) if name in VALUE_OPTIONS}
+        known = [field.name for field in fields(cls) if field.name not in ("kafka", "values")]
         for name in values:
             if name not in known:
+                choices = ", ".join((*known, *sorted(VALUE_OPTIONS)))
                 raise ConfigurationError(
-                    f"there is no option {name!r} for writing; choose from {', '.join(known)}"
+                    f"there is no option {name!r} for writing; choose from {choices}"
                 )
-        options = cls(**values, kafka=kafka)
+        options = cls(**values, kafka=kafka, values=written_options(encoded) if encoded else None)
         if options.sink not in _OPTIONS_OF:
             raise ConfigurationError(
                 f"option 'sink' is {' or '.join(map(repr, _OPTIONS_OF))}, not {options.sink!r}"
@@ -175,6 +182,10 @@ class WriteOptions:
             raise ConfigurationError(
                 f"options 'kafka.*' do not go with sink {options.sink!r}; leave them out, or say "
                 ".option('sink', 'kafka')"
+            )
+        for name in sorted(encoded) if options.sink != "kafka" else ():
+            raise ConfigurationError(
+                f"option {name!r} does not go with sink {options.sink!r}; leave it out"
             )
         needed, possible = _OPTIONS_OF[options.sink]
         for name, example in needed.items():
@@ -185,6 +196,15 @@ class WriteOptions:
         for name in values.keys() - needed.keys() - possible - {"sink", "batch"}:
             raise ConfigurationError(
                 f"option {name!r} does not go with sink {options.sink!r}; leave it out"
+            )
+        if options.key and options.sink == "kafka" and options.values is None:
+            raise ConfigurationError(
+                "option 'key' needs option 'format'; without one the key is the column 'key'"
+            )
+        if options.values is not None and not options.topic:
+            raise ConfigurationError(
+                "with a format all columns become the value: say where rows go with "
+                ".option('topic', 'orders')"
             )
         if options.batch and not options.batch.isdecimal():
             raise ConfigurationError(
@@ -197,12 +217,16 @@ _OPTIONS_OF: Final[dict[str, tuple[dict[str, str], set[str]]]] = {
     "collection": ({"store": "file:///data/journals", "collection": "totals"}, {"meta"}),
     "parquet": ({"path": "/data/totals"}, {"decisions"}),
     "postgres": ({"conninfo": "service=streams", "table": "public.totals"}, {"key"}),
-    "kafka": ({}, {"topic", "folder", "meta", "transactional_id_prefix", "transaction_bytes"}),
+    "kafka": (
+        {},
+        {"topic", "folder", "key", "meta", "transactional_id_prefix", "transaction_bytes"},
+    ),
 }
 """For each sink, the options that it needs, with an example, and those that it may have."""
 
 
 def stream_writer(given: Mapping[str, str], frame: StructType, overwrite: bool) -> SinkStreamWriter:
+    settle_worker()  # before each batch and each commit of one, Spark calls this
     if WriteOptions.parse(given).batch:
         raise ConfigurationError(
             "option 'batch' is for writes in foreachBatch; a streaming query numbers its batches"
@@ -211,6 +235,7 @@ def stream_writer(given: Mapping[str, str], frame: StructType, overwrite: bool) 
 
 
 def frame_writer(given: Mapping[str, str], frame: StructType, overwrite: bool) -> SinkWriter:
+    settle_worker()
     options = WriteOptions.parse(given)
     target = f"{options.sink} {options.collection} {options.path} {options.table}"
     if options.sink == "kafka":
@@ -249,7 +274,7 @@ def _postgres_sink(options: WriteOptions, schema: pa.Schema) -> TwoPhaseSink:
         raise ConfigurationError(
             "the sink 'postgres' needs psycopg; run: pip install 'penstock[postgres]'"
         ) from None
-    key = [name.strip() for name in options.key.split(",") if name.strip()]
+    key = _names(options.key)
     sink = PostgresSink(options.conninfo, options.table, schema.names, key)
     sink.check(schema)
     return sink
@@ -276,9 +301,24 @@ def _kafka_sink(options: WriteOptions, schema: pa.Schema, folder: str) -> TwoPha
         meta=options.meta or None,
         prefix=options.transactional_id_prefix or PREFIX,
         transaction_bytes=int(size_bytes),
+        values=_values(options, schema),
     )
     sink.check(schema)
     return sink
+
+
+def _values(options: WriteOptions, schema: pa.Schema) -> Values | None:
+    if options.values is None:
+        return None
+    from penstock.sinks.kafka_values import Values, in_value  # noqa: PLC0415 - not for all
+
+    key = tuple(_names(options.key))
+    columns = pa.schema([schema.field(name) for name in in_value(schema.names, key)])
+    return Values(settled(options.values, columns, options.topic), key)
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def _folder(options: WriteOptions, given: Mapping[str, str]) -> str:
