@@ -18,6 +18,8 @@ from tests.java_archive import brief_java
 ROOT = Path(__file__).parents[1]
 START_SECONDS_MAX = 120.0
 WORKERS = ("a", "b")
+HOSTS = {"a": "127.0.0.1", "b": "localhost"}
+"""Spark doubles no task on the host that runs it already."""
 
 
 class Standalone:
@@ -28,7 +30,9 @@ class Standalone:
         port = _free_port()
         self.url = f"spark://127.0.0.1:{port}"
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
-        self._master = self._start("master", "master.Master", "--port", str(port))
+        self._master = self._start(
+            "master", "master.Master", "--host", "127.0.0.1", "--port", str(port)
+        )
         deadline = time.monotonic() + START_SECONDS_MAX
         while not _answers(port):
             if time.monotonic() > deadline:
@@ -49,6 +53,8 @@ class Standalone:
             "1g",
             "--work-dir",
             str(self._folder / name),
+            "--host",
+            HOSTS[name],
         )
         self.workers[name] = self._start(name, "worker.Worker", *room, self.url)
 
@@ -64,11 +70,10 @@ class Standalone:
 
     def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         home = Path(pyspark.__file__).parent
-        here = ("--host", "127.0.0.1", "--webui-port", "0")
         command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}"]
         with (self._folder / f"{name}.log").open("a") as log:
             return subprocess.Popen(
-                [*map(str, command), *here, *arguments],
+                [*map(str, command), "--webui-port", "0", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

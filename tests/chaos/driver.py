@@ -39,10 +39,11 @@ class Driver:
 
     queries: ClassVar[tuple[str, ...]]
 
-    def __init__(self, folder: Path, master: str, store: str) -> None:
+    def __init__(self, folder: Path, master: str, store: str, **conf: Any) -> None:
+        """`conf` is Spark's, beside what all of these programs have."""
         self._folder = folder
         self._store = store
-        self._spark = start_spark(master)
+        self._spark = start_spark(master, **conf)
         self._cluster: Cluster | None = None
         if not master.startswith("local"):
             self._cluster = ps.cluster(self._spark, store=store, folder=folder / "feeds")
@@ -143,7 +144,7 @@ class EmbeddedDriver(Driver):
         return rows.writeStream.format("penstock").options(**to)
 
 
-def start_spark(master: str) -> SparkSession:
+def start_spark(master: str, **more: Any) -> SparkSession:
     conf: dict[str, Any] = {
         **STREAMING,
         "spark.master": master,
@@ -152,6 +153,7 @@ def start_spark(master: str) -> SparkSession:
         "spark.executor.memory": "512m",
         "spark.executor.cores": 4,
         "spark.cores.max": 8,
+        **more,
     }
     return local_session("penstock-chaos", **conf)
 
