@@ -32,6 +32,10 @@ LOOK_SECONDS = 0.2
 FAILURES_MAX = 10
 """Of a query at the end, when nothing is killed any more."""
 COMPLAINT_CHARACTERS = 3_000
+DEEP_STACKS = "-Xss16m"
+"""Spark 4.3 searches the message of an error in foreachBatch with a pattern that recurs for every
+character of it. By a long message the thread's stack overflows, and the query ends without saying
+why (`StreamExecution`)."""
 
 
 class Driver:
@@ -148,7 +152,7 @@ def start_spark(master: str, **more: Any) -> SparkSession:
     conf: dict[str, Any] = {
         **STREAMING,
         "spark.master": master,
-        "spark.driver.extraJavaOptions": brief_java(),
+        "spark.driver.extraJavaOptions": f"{brief_java()} {DEEP_STACKS}",
         "spark.executor.extraJavaOptions": brief_java(),
         "spark.executor.memory": "512m",
         "spark.executor.cores": 4,

@@ -93,6 +93,14 @@ def test_what_kafka_or_its_client_has_lost_tells_its_story() -> None:
     assert "ABORT at" in told
 
 
+def test_a_transfer_that_is_in_the_logs_twice_tells_its_story() -> None:
+    log = Log()
+    for _ in range(2):
+        log.transaction("t-1", "COMMIT")
+    (told,) = check_logs({}, log.rows_of("t-1"), log.raw)
+    assert told.count("in the logs: ") == log.rows_of("t-1").total()
+
+
 def test_promises_are_held_against_the_logs() -> None:
     log = Log()
     for name in "abcd":
@@ -171,6 +179,9 @@ def test_totals_that_are_torn_or_doubled_or_wrong_are_noticed() -> None:
         check_totals(right[:2], postings)
     with pytest.raises(Wrong, match="account 1 came twice, or out of order"):
         check_totals([right[2], *right[:2]], postings)
+    late = [total(3, 2, 1, 1, -5), total(3, 2, 2, 1, 5), total(0, 1, 1, 2, 2)]
+    with pytest.raises(Wrong, match="account 1 came twice, or out of order"):
+        check_totals(late, postings)
     with pytest.raises(Wrong, match="account 1 came twice, or out of order"):
         check_totals([*right, total(4, 1, 1, 2, 2)], postings)
     with pytest.raises(Wrong, match=r"account 3 has .* its total says"):
