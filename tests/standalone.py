@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[1]
 START_SECONDS_MAX = 120.0
 WORKERS = ("a", "b")
 HERE = "127.0.0.1"
+TWO_HOSTS = (HERE, "localhost")
+"""For speculation: Spark doubles no task on the host that runs it already."""
 
 
 class Standalone:

@@ -32,6 +32,10 @@ LOOK_SECONDS = 0.2
 FAILURES_MAX = 10
 """Of a query at the end, when nothing is killed any more."""
 COMPLAINT_CHARACTERS = 3_000
+DEEP_STACKS = "-Xss16m"
+"""Spark 4.3 searches the message of an error in foreachBatch with a pattern that recurs for every
+character of it. By a long message the thread's stack overflows, and the query ends without saying
+why (`StreamExecution`)."""
 
 
 class Driver:
@@ -39,10 +43,11 @@ class Driver:
 
     queries: ClassVar[tuple[str, ...]]
 
-    def __init__(self, folder: Path, master: str, store: str) -> None:
+    def __init__(self, folder: Path, master: str, store: str, **conf: Any) -> None:
+        """`conf` is Spark's, beside what all of these programs have."""
         self._folder = folder
         self._store = store
-        self._spark = start_spark(master)
+        self._spark = start_spark(master, **conf)
         self._cluster: Cluster | None = None
         if not master.startswith("local"):
             self._cluster = ps.cluster(self._spark, store=store, folder=folder / "feeds")
@@ -143,15 +148,16 @@ class EmbeddedDriver(Driver):
         return rows.writeStream.format("penstock").options(**to)
 
 
-def start_spark(master: str) -> SparkSession:
+def start_spark(master: str, **more: Any) -> SparkSession:
     conf: dict[str, Any] = {
         **STREAMING,
         "spark.master": master,
-        "spark.driver.extraJavaOptions": brief_java(),
+        "spark.driver.extraJavaOptions": f"{brief_java()} {DEEP_STACKS}",
         "spark.executor.extraJavaOptions": brief_java(),
         "spark.executor.memory": "512m",
         "spark.executor.cores": 4,
         "spark.cores.max": 8,
+        **more,
     }
     return local_session("penstock-chaos", **conf)
 

@@ -24,7 +24,7 @@ from tests.chaos.processes import (
     send,
 )
 from tests.chaos.schedule import Event, Fault
-from tests.standalone import ROOT, WORKERS, Standalone
+from tests.standalone import ROOT, TWO_HOSTS, WORKERS, Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,10 @@ LATE_SECONDS = 1.5
 START_SECONDS_MAX = 600.0
 DRAIN_SECONDS_MAX = 600.0
 """Only what hangs takes so long; but the machine may be busy with other tests."""
-GONE_SECONDS_MAX = 60.0
+STARTS_MAX = 3
+"""Of a driver that ends before its queries have begun: Spark waits ten seconds for a Python worker
+to start, which is too short on a machine that is busy, and cannot be told otherwise."""
+GONE_SECONDS_MAX = 180.0
 DRIVER_SLOTS = 2
 
 
@@ -79,7 +82,7 @@ class Chaos:
         """The last of each query, as far as the driver has told."""
         try:
             self._open()
-            self._cluster = Standalone(folder, SLOTS) if with_cluster else None
+            self._cluster = Standalone(folder, SLOTS, TWO_HOSTS) if with_cluster else None
             self._begun = time.monotonic()
             self._producers = [self._new_producer(place) for place in range(PRODUCERS)]
             self._start_driver()
@@ -144,10 +147,13 @@ class Chaos:
 
     def _await_batches(self) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
+        starts = 1
         while len(self.batches) < len(self.queries) or min(self.batches.values()) < 0:
-            ended = self._driver is None or self._driver.poll() is not None
-            if ended or time.monotonic() > deadline:
+            if self._driver is None or self._driver.poll() is not None:
+                starts += 1
+            if starts > STARTS_MAX or time.monotonic() > deadline:
                 raise Wrong(f"the queries do not begin: {self.state()}")
+            self._start_what_ended()
             self._hear()
             time.sleep(LOOK_SECONDS)
         self._say(f"{' and '.join(self.queries)} write")

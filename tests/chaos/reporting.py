@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
-from tests.chaos.harness import Wrong
+from tests.chaos.harness import GONE_SECONDS_MAX, LOOK_SECONDS, Wrong
 from tests.chaos.processes import running
 
 if TYPE_CHECKING:
@@ -29,8 +30,11 @@ def run(chaos: Chaos, schedule: list[Event], seconds: float, folder: Path) -> No
         raise
     finally:
         chaos.close()
-    if left := running(chaos.mark):
-        raise Wrong(f"processes are left behind: {', '.join(map(str, left))}")
+    deadline = time.monotonic() + GONE_SECONDS_MAX
+    while left := running(chaos.mark):  # a process that was killed is there for a moment still
+        if time.monotonic() > deadline:
+            raise Wrong(f"processes are left behind: {', '.join(map(str, left))}")
+        time.sleep(LOOK_SECONDS)
     report("", *(f"{count:8}  {what}" for what, count in {**chaos.counts(), **found}.items()))
 
 

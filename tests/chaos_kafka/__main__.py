@@ -32,7 +32,7 @@ def main() -> int:
     report(f"seed {options.seed}, {options.seconds:g} s, in {folder}", *map(str, schedule), "")
     chaos = KafkaChaos(folder, new_mark(), options.seed, with_cluster=not options.local)
     run(chaos, schedule, options.seconds, folder)
-    report("every committed row once, every transfer in one batch, nothing left behind")
+    report("every committed row and total once, every transaction whole, nothing left behind")
     shutil.rmtree(folder)
     return 0
 

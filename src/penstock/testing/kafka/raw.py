@@ -90,6 +90,7 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("offset", pa.int64()),
     pa.field("producer_id", pa.int64()),
     pa.field("producer_epoch", pa.int32()),
+    pa.field("sequence", pa.int32()),
     pa.field("is_transactional", pa.bool_()),
     pa.field("is_control", pa.bool_()),
     pa.field("control_type", pa.string()),
@@ -259,6 +260,7 @@ def _decoded(topic: str, partition: int, content: bytes) -> tuple[list[dict[str,
                     "offset": record.offset,
                     "producer_id": batch.producer_id,
                     "producer_epoch": batch.producer_epoch,
+                    "sequence": _sequence(batch.base_sequence, record.offset - batch.base_offset),
                     "is_transactional": bool(batch.is_transactional),
                     "is_control": is_control,
                     "control_type": _control_type(record.key) if is_control else None,
@@ -268,6 +270,11 @@ def _decoded(topic: str, partition: int, content: bytes) -> tuple[list[dict[str,
                 }
             )
     return found, reached
+
+
+def _sequence(first: int, place: int) -> int | None:
+    """Of a record of an idempotent producer: they begin again at 0 behind the highest number."""
+    return None if first < 0 else (first + place) % (1 << 31)
 
 
 def _control_type(key: bytes) -> str:
