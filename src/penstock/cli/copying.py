@@ -102,7 +102,7 @@ def begun(
             transaction.position(first.text)
         return first, NOTHING
     found = CopyPosition.parse(producer.name, producer.position)
-    if (found.source, found.collections) != (source, collections):
+    if (_place(found.source), found.collections) != (_place(source), collections):
         raise ConfigurationError(
             f"the copy {producer.name!r} of this target is one of {', '.join(found.collections)} "
             f"from {found.source}. Choose another --name"
@@ -116,6 +116,12 @@ def begun(
     if _checksum(frontier) != found.frontier:
         raise _other_folder(producer, found, folder, "it has read up to elsewhere")
     return found, Epoch(found.epoch, frontier)
+
+
+def _place(source: str) -> str:
+    """A cluster may be asked by other brokers today; that it is the same one say its topics' ids,
+    which the frontier has."""
+    return source.partition("://")[0] if source.startswith("kafka://") else source
 
 
 def _other_folder(
