@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.journal import Collection, OpenStore, open_store
+    from penstock.journal import Collection, OpenStore, open_kafka, open_store
     from penstock.spark.cluster import cluster
     from penstock.spark.pipeline import Pipeline, pipeline
 
 __all__ = [
     "open_store",
+    "open_kafka",
     "Collection",
     "OpenStore",
     "cluster",
@@ -24,6 +25,7 @@ __all__ = [
 
 _HOMES: Final = {
     "open_store": "penstock.journal",
+    "open_kafka": "penstock.journal",
     "Collection": "penstock.journal",
     "OpenStore": "penstock.journal",
     "cluster": "penstock.spark.cluster",

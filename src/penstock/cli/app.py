@@ -13,6 +13,7 @@ from penstock.cli.commands.abort import abort
 from penstock.cli.commands.append import append
 from penstock.cli.commands.backup import backup
 from penstock.cli.commands.completion import completion
+from penstock.cli.commands.copy import copy
 from penstock.cli.commands.demo import demo
 from penstock.cli.commands.doctor import doctor
 from penstock.cli.commands.explain import explain
@@ -95,6 +96,7 @@ for command in (
     append,
     read,
     shuffle,
+    copy,
     web,
     explain,
     recover,

@@ -98,8 +98,9 @@ def open_store(url: str | None, *, create: bool = False) -> OpenStore:
 
     if is_kafka(url):
         raise click.UsageError(
-            f"{click.get_current_context().command_path} needs a store of files: Penstock only "
-            "reads from Kafka. There it has journals, read, shuffle, doctor, explain and abort"
+            f"{click.get_current_context().command_path} needs a store of files. In Kafka there "
+            "are journals, read, shuffle, copy, doctor, explain and abort; programs write to "
+            "topics by penstock.open_kafka"
         )
     return penstock.journal.open_store(address_of(url), create=create)
 

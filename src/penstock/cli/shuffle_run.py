@@ -7,6 +7,7 @@ Session is told: so a next run goes on where this one stopped, and reads nothing
 
 from __future__ import annotations
 
+import abc
 import json
 import threading
 import time
@@ -138,20 +139,11 @@ class Watcher(Protocol):
         """Called often."""
 
 
-class Run:
-    """One run of a shuffle, to the end or until it is stopped."""
+class EpochRun(abc.ABC):
+    """One run of a shuffle, to the end or until it is stopped: each committed epoch is taken once.
+    What becomes of the documents is the affair of whoever takes them."""
 
-    def __init__(
-        self,
-        shuffle: Shuffle,
-        store: ReadableStore,
-        position: Position,
-        watcher: Watcher,
-        *,
-        follow: bool = False,
-        delivered: Delivered | None = None,
-    ) -> None:
-        self.position = position
+    def __init__(self, shuffle: Shuffle, store: ReadableStore, *, follow: bool) -> None:
         self.state: FeedState | None = None
         """As it was a moment ago."""
         self.restarts = self.epochs = 0
@@ -162,11 +154,26 @@ class Run:
         self._shuffle = shuffle
         self._restarts = Restarts(shuffle.watch)
         self._dead_producers = DeadProducers(store)
-        self._watcher = watcher
         self._follow = follow
-        self._delivered = delivered
         self._target: Target | None = None
         self._is_last_target = False
+
+    @property
+    @abc.abstractmethod
+    def last(self) -> Epoch:
+        """The one that was taken last, and durably so."""
+
+    @abc.abstractmethod
+    def _take(self, epoch: Epoch) -> None:
+        """Takes what lies between the last epoch and this one, which is the last then."""
+
+    @abc.abstractmethod
+    def _show(self) -> None:
+        """Called often."""
+
+    @abc.abstractmethod
+    def _say(self, text: str) -> None:
+        """Something happened that is worth a line."""
 
     def run(self) -> None:
         """Until everything is read, or `stopping` is set. Closes the shuffle."""
@@ -178,7 +185,7 @@ class Run:
                         self._shuffle.restart()
                         is_open = True
                         # Perhaps the last session ended before it had this on record.
-                        self._shuffle.session.consumed(self.position.last.number)
+                        self._shuffle.session.consumed(self.last.number)
                     if self._step():
                         return
                 except MemberLostError as error:
@@ -193,11 +200,11 @@ class Run:
         """Goes on for a moment. Whether that was the last."""
         self._dead_producers.look()
         session = self._shuffle.session
-        epoch = session.wait_epoch(self.position.last.number, LOOK_SECONDS)
+        epoch = session.wait_epoch(self.last.number, LOOK_SECONDS)
         self.state = self._shuffle.watch.last
         if epoch is not None:
             self._consume(epoch)
-        self._watcher.show(self)
+        self._show()
         if self.stopping.is_set():
             self._stop_in_order()
             return True
@@ -208,7 +215,7 @@ class Run:
     def _look_whether_caught_up(self, session: Session) -> bool:
         """Whether all is delivered that was in the journals when the run had delivered what was
         there at its begin: so it ends, however much is written meanwhile."""
-        reached = self.position.last.frontier
+        reached = self.last.frontier
         if self._target is None:
             self._target = session.target()
         if self._target.is_reached(reached) and not self._is_last_target:
@@ -216,6 +223,61 @@ class Run:
         return self._target.is_reached(reached)
 
     def _consume(self, epoch: Epoch) -> None:
+        self._take(epoch)
+        self.epochs += 1
+        self.newest_seconds = time.time()
+        self._restarts.epoch_came()
+        self._shuffle.session.consumed(epoch.number)
+
+    def _stop_in_order(self) -> None:
+        """With a last epoch, so that the next run begins where this one ends."""
+        session = self._shuffle.session
+        session.begin_epoch()
+        deadline = time.monotonic() + LAST_EPOCH_SECONDS_MAX
+        while time.monotonic() < deadline:
+            epoch = session.wait_epoch(self.last.number, LOOK_SECONDS)
+            if epoch is not None:
+                self._consume(epoch)
+                self._show()
+                self.is_caught_up = session.target().is_reached(epoch.frontier)
+                return
+        self._say(
+            f"there was no last epoch within {LAST_EPOCH_SECONDS_MAX:g} s; nothing is lost by that"
+        )
+
+    def _lost(self, error: MemberLostError) -> None:
+        if self.stopping.is_set():
+            self._say(f"stopped without a last epoch: {error}")
+            return
+        pause = self._restarts.after(error)
+        self.restarts += 1
+        self._say(f"{error}; all begin anew after epoch {self.last.number}")
+        self.stopping.wait(pause)
+
+
+class Run(EpochRun):
+    """Counts what every member gets."""
+
+    def __init__(
+        self,
+        shuffle: Shuffle,
+        store: ReadableStore,
+        position: Position,
+        watcher: Watcher,
+        *,
+        follow: bool = False,
+        delivered: Delivered | None = None,
+    ) -> None:
+        super().__init__(shuffle, store, follow=follow)
+        self.position = position
+        self._watcher = watcher
+        self._delivered = delivered
+
+    @property
+    def last(self) -> Epoch:
+        return self.position.last
+
+    def _take(self, epoch: Epoch) -> None:
         position = self.position
         got = {member: Holding() for member in self._shuffle.members}
         for member, holding in got.items():
@@ -230,32 +292,9 @@ class Run:
             position.holdings[member].bytes += holding.bytes
         position.last = epoch
         position.save()
-        self.epochs += 1
-        self.newest_seconds = time.time()
-        self._restarts.epoch_came()
-        self._shuffle.session.consumed(epoch.number)
 
-    def _stop_in_order(self) -> None:
-        """With a last epoch, so that the next run begins where this one ends."""
-        session = self._shuffle.session
-        session.begin_epoch()
-        deadline = time.monotonic() + LAST_EPOCH_SECONDS_MAX
-        while time.monotonic() < deadline:
-            epoch = session.wait_epoch(self.position.last.number, LOOK_SECONDS)
-            if epoch is not None:
-                self._consume(epoch)
-                self._watcher.show(self)
-                self.is_caught_up = session.target().is_reached(epoch.frontier)
-                return
-        self._watcher.say(
-            f"there was no last epoch within {LAST_EPOCH_SECONDS_MAX:g} s; nothing is lost by that"
-        )
+    def _show(self) -> None:
+        self._watcher.show(self)
 
-    def _lost(self, error: MemberLostError) -> None:
-        if self.stopping.is_set():
-            self._watcher.say(f"stopped without a last epoch: {error}")
-            return
-        pause = self._restarts.after(error)
-        self.restarts += 1
-        self._watcher.say(f"{error}; all begin anew after epoch {self.position.last.number}")
-        self.stopping.wait(pause)
+    def _say(self, text: str) -> None:
+        self._watcher.say(text)

@@ -1,9 +1,10 @@
 """Journals: append-only lists of documents that many processes write in transactions.
 
 Read in this order: collection.py (what is written), rows.py (users' rows made fit), frames.py
-(their bytes), store.py and writable.py (what can be read from a store, and written into it), file/
-(the store on a disk), producer.py and transaction.py (writing), recovery.py (after a crash), cut.py
-and documents.py (reading once), views.py (what is shown of it).
+(their bytes), store.py (what can be read from a store), producing.py (what every kind of store has
+for those who write) and writable.py (what those of ours stand on), file/ (the store on a disk),
+producer.py and transaction.py (writing), recovery.py (after a crash), cut.py and documents.py
+(reading once), views.py (what is shown of it), kafka/ (a store in the topics of a Kafka cluster).
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ from penstock.errors import ConfigurationError
 from penstock.journal.collection import Collection
 from penstock.journal.file.store import SEGMENT_BYTES_MAX, FileStore
 from penstock.journal.opened import OpenStore
+from penstock.journal.producing import ProducingStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from penstock.journal.kafka.store import KafkaStore
     from penstock.journal.store import ReadableStore
 
-__all__ = ["open_readable", "open_store", "Collection", "OpenStore"]
+__all__ = [
+    "open_kafka",
+    "open_readable",
+    "open_store",
+    "Collection",
+    "OpenStore",
+    "ProducingStore",
+]
 
 
 def open_store(
@@ -57,6 +67,24 @@ def open_readable(url: str | Path) -> ReadableStore:
     return _READABLE[kind](str(url))
 
 
+def open_kafka(
+    servers: str,
+    *,
+    options: Mapping[str, str] | None = None,
+    formats: Mapping[str, Mapping[str, str]] | None = None,
+) -> KafkaStore:
+    """Opens a Kafka cluster to read it and to write to it: `broker:9092,other:9092`, with or
+    without `kafka://`. Topics are collections.
+
+    `options` are settings of the client by Kafka's own names. `formats` says by topic how values
+    become columns, with the options of docs/formats.md; without, they stay as they are.
+    """
+    _kafka_at_hand()
+    from penstock.journal.kafka.store import open_to_write  # noqa: PLC0415 - it is an extra
+
+    return open_to_write(servers, options or {}, formats or {})
+
+
 def folder_of_store(url: str | Path) -> Path | None:
     """The folder in which a store keeps what belongs to it, and its readers may keep theirs. None
     if it is no folder: then whoever reads it says where."""
@@ -79,13 +107,19 @@ def kind_of_store(url: str | Path) -> str:
 
 
 def _open_kafka(url: str) -> ReadableStore:
+    _kafka_at_hand()
+    from penstock.journal.kafka.store import open_kafka  # noqa: PLC0415 - it is an extra
+
+    return open_kafka(url)
+
+
+def _kafka_at_hand() -> None:
     try:
-        from penstock.journal.kafka.store import open_kafka  # noqa: PLC0415 - it is an extra
+        import penstock.journal.kafka.store  # noqa: PLC0415, F401
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"reading from Kafka needs the package {error.name!r}: pip install 'penstock[kafka]'"
+            f"a store in Kafka needs the package {error.name!r}: pip install 'penstock[kafka]'"
         ) from error
-    return open_kafka(url)
 
 
 def _open_joined(text: str) -> ReadableStore:
@@ -114,8 +148,9 @@ def local_folder(url: str | Path) -> Path:
             )
         folder = Path(urllib.parse.unquote(parsed.path))
     elif parsed.scheme and "://" in text:
+        opened = "; a Kafka cluster is opened by open_kafka" * (parsed.scheme == "kafka")
         raise ConfigurationError(
-            f"{text!r}: stores of kind {parsed.scheme!r} are not known; file is"
+            f"{text!r}: stores of kind {parsed.scheme!r} are not known; file is{opened}"
         )
     else:
         folder = Path(text)

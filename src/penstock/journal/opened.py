@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.journal.cut import take_cut
 from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.producer import OpenProducer
+from penstock.journal.producing import ProducingStore
 from penstock.journal.recovery import (
     OpenTransaction,
     abort,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class OpenStore(WritableStore):
+class OpenStore(WritableStore, ProducingStore):
     """A store with the conveniences of this folder on it."""
 
     def producer(self, name: str | None = None) -> OpenProducer:

@@ -19,13 +19,13 @@ from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, CLOCK_TICK, Kind, clock_from_u
 from penstock.journal.errors import DamagedLedgerError, ProducerFencedError
 from penstock.journal.frames import Payload, encode_documents
 from penstock.journal.positions import DROP_EVERY, drop_older_positions, read_position
+from penstock.journal.producing import StoreProducer
 from penstock.journal.recovery import recover_at_once, settle
 from penstock.journal.rows import conform, split_by_journal
 from penstock.journal.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from penstock.ids import Producer
     from penstock.journal.rows import Rows
@@ -56,7 +56,7 @@ class Stamped:
     sent: set[str] = field(default_factory=set)
 
 
-class OpenProducer:
+class OpenProducer(StoreProducer):
     """Made by `OpenStore.producer()`. Threads may share one; their appends take turns."""
 
     def __init__(
@@ -174,17 +174,6 @@ class OpenProducer:
                 if record.decision is None and not record.touches:
                     self._ledger.settle()
             self._ledger.retire()
-
-    def __enter__(self) -> OpenProducer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # For the transaction
 

@@ -42,15 +42,21 @@ ROW_BYTES_MAX: Final = 16 * 1024 * 1024
 
 def conform(collection: Collection, rows: Rows) -> pa.RecordBatch:
     """The rows as one batch of exactly the collection's schema, or BadRowsError."""
-    schema = collection.schema
-    if isinstance(rows, pa.RecordBatch) and _fits(collection, rows):
-        _refuse_oversized(collection.name, rows)
+    return conform_to(collection.name, collection.schema, rows, collection.key)
+
+
+def conform_to(
+    collection: str, schema: pa.Schema, rows: Rows, key: Sequence[str] = ()
+) -> pa.RecordBatch:
+    """The same for a schema. `key` are columns that every row has a value of."""
+    if isinstance(rows, pa.RecordBatch) and _fits(schema, key, rows):
+        _refuse_oversized(collection, rows)
         return rows
     columns, count = _columns_of(collection, rows)
     for name in columns:
         if schema.get_field_index(name) < 0:
             raise BadRowsError(
-                collection.name,
+                collection,
                 _first_row_with(rows, name),
                 name,
                 f"the collection has no such column (it has {', '.join(schema.names)}); "
@@ -60,18 +66,16 @@ def conform(collection: Collection, rows: Rows) -> pa.RecordBatch:
     for field in schema:
         values = columns.get(field.name)
         array = (
-            pa.nulls(count, field.type)
-            if values is None
-            else _convert(collection.name, field, values)
+            pa.nulls(count, field.type) if values is None else _convert(collection, field, values)
         )
-        required = not field.nullable or field.name in collection.key
+        required = not field.nullable or field.name in key
         if required and array.null_count:
-            what = "is a key column" if field.name in collection.key else "is NOT NULL"
+            what = "is a key column" if field.name in key else "is NOT NULL"
             row = int(np.flatnonzero(pc.is_null(array).to_numpy(zero_copy_only=False))[0])
-            raise BadRowsError(collection.name, row, field.name, f"has no value, but {what}")
+            raise BadRowsError(collection, row, field.name, f"has no value, but {what}")
         arrays.append(array)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    _refuse_oversized(collection.name, batch)
+    _refuse_oversized(collection, batch)
     return batch
 
 
@@ -100,18 +104,17 @@ def split_by_journal(
         yield name, batch.take(rows)
 
 
-def _fits(collection: Collection, batch: pa.RecordBatch) -> bool:
+def _fits(schema: pa.Schema, key: Sequence[str], batch: pa.RecordBatch) -> bool:
     """Whether a batch can be taken as it is, because of its types and because nothing is missing.
     What is nested is looked at more closely."""
-    schema = collection.schema
     return batch.schema.equals(schema) and not any(
         pa.types.is_nested(column.type)
-        or (column.null_count and (not field.nullable or field.name in collection.key))
+        or (column.null_count and (not field.nullable or field.name in key))
         for field, column in zip(schema, batch.columns, strict=True)
     )
 
 
-def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int]:
+def _columns_of(collection: str, rows: Rows) -> tuple[dict[str, Any], int]:
     """Each column's values (an Arrow array or a list), and how many rows there are."""
     if isinstance(rows, pa.Table):
         try:
@@ -120,23 +123,23 @@ def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int
             batches = rows.to_batches()
         if len(batches) > 1:
             raise BadRowsError(
-                collection.name,
+                collection,
                 None,
                 None,
                 "a column has more than 2 GiB of values, too much for one append; give it in parts",
             )
         rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
     if isinstance(rows, pa.RecordBatch):
-        _refuse_repeated(collection.name, rows.schema.names)
+        _refuse_repeated(collection, rows.schema.names)
         return dict(zip(rows.schema.names, rows.columns, strict=True)), rows.num_rows
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas, without importing it
         frame = cast("pd.DataFrame", rows)
-        _refuse_repeated(collection.name, [str(name) for name in frame.columns])
+        _refuse_repeated(collection, [str(name) for name in frame.columns])
         return {str(name): _from_pandas(frame[name]) for name in frame.columns}, len(frame)
     documents: Sequence[Any] = [rows] if isinstance(rows, Mapping) else cast("Sequence[Any]", rows)
     if isinstance(documents, str | bytes) or not isinstance(documents, Sequence):
         raise BadRowsError(
-            collection.name,
+            collection,
             None,
             None,
             f"cannot read rows from {type(rows).__name__}; "
@@ -145,14 +148,12 @@ def _columns_of(collection: Collection, rows: Rows) -> tuple[dict[str, Any], int
     names: dict[str, None] = {}
     for index, document in enumerate(documents):
         if not isinstance(document, Mapping):
-            raise BadRowsError(
-                collection.name, index, None, f"is {type(document).__name__}, not a dict"
-            )
+            raise BadRowsError(collection, index, None, f"is {type(document).__name__}, not a dict")
         names.update(dict.fromkeys(document))
         if any(not isinstance(name, str) for name in document):
             name = next(name for name in document if not isinstance(name, str))
             raise BadRowsError(
-                collection.name, index, None, f"has the key {name!r}; column names are text"
+                collection, index, None, f"has the key {name!r}; column names are text"
             )
     values = {name: [document.get(name) for document in documents] for name in names}
     return values, len(documents)

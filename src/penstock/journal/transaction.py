@@ -31,11 +31,11 @@ from penstock.journal.errors import (
 )
 from penstock.journal.frames import Ack, encode_ack
 from penstock.journal.positions import POSITIONS, check_position
+from penstock.journal.producing import StoreTransaction
 from penstock.journal.writable import Decision, ProducerLedger, Touch, WritableStore
 
 if TYPE_CHECKING:
     import threading
-    from types import TracebackType
 
     from penstock.ids import Producer
     from penstock.journal.producer import OpenProducer, Part
@@ -63,7 +63,7 @@ def reached(step: Step) -> None:
     """Called after each step. Does nothing; the crash tests put a kill in its place."""
 
 
-class Transaction:
+class Transaction(StoreTransaction):
     """Made by `OpenProducer.transaction()`."""
 
     def __init__(
@@ -228,21 +228,9 @@ class Transaction:
         except DamagedLedgerError as damage:
             return damage.known.is_decided  # all else is known here
 
-    def __enter__(self) -> Transaction:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._over:
-            return
-        if error is None:
-            self.commit()
-        else:
-            self.rollback()
+    @property
+    def is_over(self) -> bool:
+        return self._over
 
     def _touch(self, journal: str) -> Touch:
         """From where on this transaction's rows in the journal are to be looked for, and what it

@@ -6,32 +6,21 @@ The columns are those of Spark's own sink: `value`, and if they are there `key`,
 
 from __future__ import annotations
 
-import secrets
-import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns import META
 from penstock.ddl import schema_to_ddl
 from penstock.errors import ConfigurationError
-from penstock.journal.kafka.errors import RecordsTooLargeError
-from penstock.journal.kafka.partitioning import partitions_of
-from penstock.journal.kafka.records.batches import HEADER
-from penstock.journal.kafka.records.encoding import (
-    Rows,
-    encoded_headers,
-    record_batches,
-)
+from penstock.journal.kafka.batching import Batcher
+from penstock.journal.kafka.records.encoding import Rows, encoded_headers
 from penstock.sinks.kafka_values import ValueColumns
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from penstock.journal.kafka.producer_settings import ProducerSettings
-    from penstock.journal.kafka.topic_limits import KnownTopics, TopicLimits
+    from penstock.journal.kafka.topic_limits import KnownTopics
     from penstock.sinks.kafka_values import Values
 
 _STAGED: Final[dict[str, pa.DataType]] = {
@@ -95,12 +84,9 @@ class Encoder:
     def __init__(
         self, topics: KnownTopics, settings: ProducerSettings, topic: str | None, meta: str | None
     ) -> None:
-        self._topics = topics
-        self._settings = settings
+        self._batcher = Batcher(topics, settings)
         self._topic = topic
         self._meta = meta
-        self._first = secrets.randbelow(1 << 16)
-        """The partition where rows without a key begin: another one in each task."""
 
     def staged(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows as record batches, in the order of the rows within each partition."""
@@ -129,43 +115,14 @@ class Encoder:
         return [(name, rows.filter(equal(topics, name))) for name in sorted(found)]
 
     def _of_topic(self, topic: str, rows: pa.RecordBatch) -> list[tuple[str, int, int, bytes]]:
-        limits = self._topics.limits(topic)
-        keys = _bytes_column(rows, "key")
-        partitions = self._partitions(topic, limits, rows, keys)
-        order = np.argsort(partitions, kind="stable")
         records = Rows(
-            keys.take(order),
-            _bytes_column(rows, "value").take(order),
-            self._headers(rows.take(order)),
+            _bytes_column(rows, "key"), _bytes_column(rows, "value"), self._headers(rows)
         )
-        partitions = partitions[order]
-        room = min(self._settings.batch_bytes, limits.batch_bytes_max) - HEADER.size
-        sizes = records.sizes()
-        self._check_sizes(topic, limits, sizes)
-        counts, numbers = _cut(sizes, partitions, max(room, 1))
-        now_ms = int(time.time() * 1000)
-        batches = record_batches(records, counts, now_ms, self._settings.compression)
+        chosen = rows.column("partition") if "partition" in rows.schema.names else None
         return [
-            (topic, number, count, batch)
-            for number, count, batch in zip(numbers, counts, batches, strict=True)
+            (topic, one.partition.number, one.records, one.data)
+            for one in self._batcher.batches(topic, records, chosen)
         ]
-
-    def _partitions(
-        self, topic: str, limits: TopicLimits, rows: pa.RecordBatch, keys: pa.Array[Any]
-    ) -> NDArray[np.int32]:
-        by_key = partitions_of(keys, limits.partitions, self._first)
-        if "partition" not in rows.schema.names:
-            return by_key
-        given = rows.column("partition").cast(pa.int64())
-        said = given.is_valid().to_numpy(zero_copy_only=False)
-        numbers = given.fill_null(0).to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero(said & ((numbers < 0) | (numbers >= limits.partitions)))
-        if len(wrong):
-            raise ConfigurationError(
-                f"a row's column 'partition' is {numbers[wrong[0]]}, and topic {topic!r} has "
-                f"{limits.partitions} partitions, from 0 on"
-            )
-        return np.where(said, numbers, by_key).astype(np.int32)
 
     def _headers(self, rows: pa.RecordBatch) -> pa.Array[Any] | None:
         lists = rows.column("headers") if "headers" in rows.schema.names else None
@@ -180,35 +137,6 @@ class Encoder:
         if lists is not None:
             _check_header_keys(lists)
         return encoded_headers(lists, fixed, rows.num_rows)
-
-    def _check_sizes(self, topic: str, limits: TopicLimits, sizes: NDArray[np.int64]) -> None:
-        largest = int(sizes.max()) + HEADER.size
-        if largest > self._settings.request_bytes_max:
-            reason = (
-                f"a row is larger than kafka.max.request.size={self._settings.request_bytes_max}"
-            )
-            raise RecordsTooLargeError(topic, largest, reason)
-        if largest > limits.batch_bytes_max and self._settings.compression.name == "none":
-            reason = f"its max.message.bytes is {limits.batch_bytes_max}, and a row is larger"
-            raise RecordsTooLargeError(topic, largest, reason)
-
-
-def _cut(
-    sizes: NDArray[np.int64], partitions: NDArray[np.int32], room: int
-) -> tuple[list[int], list[int]]:
-    """How many rows each batch has, and its partition. A row that is too large is alone."""
-    ends = np.cumsum(sizes)
-    runs = [*np.flatnonzero(np.diff(partitions)) + 1, len(partitions)]
-    counts, numbers, begin = [], [], 0
-    for run in runs:
-        while begin < run:
-            before = int(ends[begin - 1]) if begin else 0
-            end = int(np.searchsorted(ends, before + room, side="right"))
-            end = min(max(end, begin + 1), int(run))
-            counts.append(end - begin)
-            numbers.append(int(partitions[begin]))
-            begin = end
-    return counts, numbers
 
 
 def _bytes_column(rows: pa.RecordBatch, name: str) -> pa.Array[Any]:

@@ -78,6 +78,11 @@ class ProducerSettings:
     """How long a request is repeated before it is given up."""
 
 
+def is_of_producers(name: str) -> bool:
+    """Whether it is a setting that only producers have, by its name without `kafka.`."""
+    return name in HONOURED or name in NO_EFFECT or name in REFUSED
+
+
 def producer_settings(options: Mapping[str, str]) -> ProducerSettings:
     """Reads options by Kafka's own names, each with or without the prefix `kafka.`. Raises
     `KafkaSettingError` for the first one that cannot be honoured."""

@@ -1,5 +1,5 @@
-"""A Kafka cluster as a store that can be read. A collection is a subscription: the partitions of
-some topics, each a journal.
+"""A Kafka cluster as a store: it is read, and producers write to it. A collection is a
+subscription: the partitions of some topics, each a journal.
 
     orders/topic=orders/partition=%_3/000
 
@@ -20,7 +20,7 @@ from penstock.frontier import Frontier
 from penstock.journal.collection import Collection
 from penstock.journal.cut import check_there, cut_at
 from penstock.journal.errors import UnknownJournalError
-from penstock.journal.kafka.address import KafkaAddress, Subscription
+from penstock.journal.kafka.address import SCHEME, KafkaAddress, Subscription
 from penstock.journal.kafka.client.fetching import Want
 from penstock.journal.kafka.client.offsets import NO_EPOCH
 from penstock.journal.kafka.cutting import cut_of_now
@@ -36,10 +36,13 @@ from penstock.journal.kafka.headers import header_in
 from penstock.journal.kafka.identities import Identity
 from penstock.journal.kafka.log import KafkaLog
 from penstock.journal.kafka.log_entries import KafkaTransactionLog
+from penstock.journal.kafka.producer import KafkaProducer
+from penstock.journal.kafka.producer_settings import is_of_producers, producer_settings
 from penstock.journal.kafka.records.batches import Partition
 from penstock.journal.kafka.rows import journal_batch, without_columns
-from penstock.journal.kafka.settings import kafka_settings
-from penstock.journal.kafka.shapes import Shape, shape_of
+from penstock.journal.kafka.settings import PREFIX, kafka_settings
+from penstock.journal.kafka.shapes import Shape, shape_of, with_schema
+from penstock.journal.kafka.written import written
 from penstock.journal.names import (
     EVERYTHING,
     Selector,
@@ -48,7 +51,8 @@ from penstock.journal.names import (
     journal_name,
     parse_journal_name,
 )
-from penstock.journal.store import Journal, NextRows, Probe, Range, ReadableStore, States
+from penstock.journal.producing import ProducingStore
+from penstock.journal.store import Journal, NextRows, Probe, Range, States
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +69,8 @@ if TYPE_CHECKING:
     from penstock.journal.kafka.identities import Named
     from penstock.journal.kafka.log import Read
     from penstock.journal.kafka.records.columns import Decoded
+    from penstock.journal.kafka.written import Written
+    from penstock.journal.rows import Rows
     from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
 
@@ -90,14 +96,18 @@ FETCH_BYTES_MIN: Final = 16 << 10
 log = logging.getLogger(__name__)
 
 
-class KafkaStore(ReadableStore):
+class KafkaStore(ProducingStore):
     is_timed = True
     by_offset = True
     own_key = "key"
     reads_together = True
 
-    def __init__(self, address: KafkaAddress) -> None:
+    def __init__(
+        self, address: KafkaAddress, producer_options: Mapping[str, str] | None = None
+    ) -> None:
+        """`producer_options` are those settings of the client that only producers have."""
         self._given = address
+        self._producer_options = dict(producer_options or {})
         self.url = address.url
         self._settings = kafka_settings(address.options)
         self._log = KafkaLog(self._settings)
@@ -109,6 +119,7 @@ class KafkaStore(ReadableStore):
         """By topic, the largest record batch that was seen, as it is stored."""
         self._topics: dict[tuple[str, ...] | None, tuple[float, dict[str, Topic]]] = {}
         self._shapes: dict[str, Shape] = {}
+        self._known_to_write: set[str] = set()
         self.is_whole: bool | None = None
         """Whether transactions are seen whole across partitions; None before it was tried."""
 
@@ -172,6 +183,18 @@ class KafkaStore(ReadableStore):
 
     def _subscription(self, collection: str) -> Subscription:
         return self._given.subscriptions.get(collection) or Subscription((collection,))
+
+    # Producers
+
+    def producer(self, name: str | None = None) -> KafkaProducer:
+        options = {**self._given.options, **self._producer_options}
+        return KafkaProducer.open(self, producer_settings(options), name, self._written)
+
+    def _written(self, collection: str, rows: Rows) -> Written:
+        if collection not in self._known_to_write:
+            self._check(collection)
+            self._known_to_write.add(collection)
+        return written(collection, self._subscription(collection), rows)
 
     # Journals
 
@@ -559,3 +582,23 @@ def _topic_identity(topic: Topic) -> str:
 
 def open_kafka(url: str) -> KafkaStore:
     return KafkaStore(KafkaAddress.parse(url))
+
+
+def open_to_write(
+    servers: str, options: Mapping[str, str], formats: Mapping[str, Mapping[str, str]]
+) -> KafkaStore:
+    """What `penstock.open_kafka` says."""
+    address = KafkaAddress.parse(f"{SCHEME}://{servers.removeprefix(f'{SCHEME}://')}")
+    given = {name.lower().removeprefix(PREFIX): value for name, value in options.items()}
+    of_producers = {name: given.pop(name) for name in list(given) if is_of_producers(name)}
+    producer_settings({**given, **of_producers, **address.options})  # refuses what is wrong
+    subscriptions = {
+        topic: Subscription((topic,), values=with_schema(values, topic), is_topic=True)
+        for topic, values in formats.items()
+    }
+    found = replace(
+        address,
+        options={**given, **address.options},
+        subscriptions={**address.subscriptions, **subscriptions},
+    )
+    return KafkaStore(found, of_producers)

@@ -37,6 +37,9 @@ class KnownTopics:
         self._seconds_max = seconds_max
         self._known: dict[str, tuple[float, TopicLimits]] = {}
 
+    def close(self) -> None:
+        self._cluster.close()
+
     def limits(self, topic: str) -> TopicLimits:
         """Raises `UnknownTopicError`, `KafkaAccessError`, `BrokersUnavailableError`."""
         at, known = self._known.get(topic, (0.0, None))

@@ -28,6 +28,7 @@ from penstock.journal.kafka.records.gathering import HEADERS
 from tests.unit.journal.kafka.record_bytes import read_by_another
 
 NOW_MS = 1_790_000_000_000
+moments = st.integers(0, 1 << 50)
 short_bytes = st.one_of(st.none(), st.binary(max_size=70))
 long_bytes = st.binary(min_size=1, max_size=70).map(lambda piece: piece * 300)
 headers = st.one_of(st.none(), st.lists(st.tuples(st.text(max_size=5), short_bytes), max_size=3))
@@ -57,12 +58,15 @@ def test_what_was_encoded_is_read_by_another_client(
     keys, values, lists = (list(column) for column in zip(*drawn, strict=True))
     named = [None if one is None else [{"key": k, "value": v} for k, v in one] for one in lists]
     numbers = pa.array([b"%d" % number for number in range(len(drawn))], pa.binary())
+    times = data.draw(st.none() | st.lists(moments, min_size=len(drawn), max_size=len(drawn)))
     encoded = Rows(
         pa.array(keys, pa.binary()),
         pa.array(values, pa.binary()),
         encoded_headers(pa.array(named, HEADERS), [("n", numbers)], len(drawn)),
+        None if times is None else np.array(times, np.int64),
     )
-    made = stored(record_batches(encoded, counts, NOW_MS, Compression(codec)))
+    batches = record_batches(encoded, counts, NOW_MS, Compression(codec))
+    made = stored(batches)
     expected = [
         (key, value, [*(one or ()), ("n", b"%d" % number)])
         for number, (key, value, one) in enumerate(drawn)
@@ -75,7 +79,11 @@ def test_what_was_encoded_is_read_by_another_client(
     ] == expected
     others = read_by_another(made)
     assert [tuple(rest) for _, _, *rest in others] == expected
-    assert {at for _, at, *_ in others} == {NOW_MS}
+    assert [at for _, at, *_ in others] == (times or [NOW_MS] * len(drawn))
+    assert ours.rows.column("timestamp_ms").to_pylist() == (times or [NOW_MS] * len(drawn))
+    if codec == "none":
+        for batch, most in zip(batches, np.split(encoded.sizes(), np.cumsum(counts)), strict=False):
+            assert len(batch) <= most.sum() + HEADER.size
 
 
 def test_lz4_has_blocks_that_do_not_refer_to_each_other() -> None:

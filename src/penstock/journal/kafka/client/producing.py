@@ -90,14 +90,16 @@ class CommittedOffset:
 
 
 class TransactionalProducer:
-    """One thread at a time. After an exception it is of no use: take the id anew."""
+    """One thread at a time. After an exception it is of no use: take the id anew, or renew it."""
 
     def __init__(
-        self, cluster: Cluster, transactional_id: str, timeout_ms: int, seconds_max: float
+        self, cluster: Cluster, transactional_id: str | None, timeout_ms: int, seconds_max: float
     ) -> None:
-        """`seconds_max` is how long each request is repeated before it is given up."""
+        """`seconds_max` is how long each request is repeated before it is given up. Without a
+        transactional id there are no transactions: what is sent counts as it is sent, once."""
         self._cluster = cluster
-        self._name = transactional_id
+        self._id = transactional_id
+        self._name = transactional_id or ""
         self._timeout_ms = timeout_ms
         self._seconds_max = seconds_max
         self._coordinators: dict[tuple[int, str], int] = {}
@@ -105,14 +107,23 @@ class TransactionalProducer:
         self._sequences: dict[Partition, int] = {}
         self._added: set[Partition] = set()
         self._is_open = False
+        self.is_commit_in_doubt = False
+        """A coordinator was asked to commit, and has not answered: perhaps it did."""
 
     def take(self) -> None:
         """Step 1. Waits until what was open before is ended everywhere."""
+        self._initialize(-1, -1)
+
+    def renew(self) -> None:
+        """Step 1 again, after a failure, but only if nobody else has taken the id since."""
+        self._initialize(self._producer_id, self._epoch)
+
+    def _initialize(self, producer_id: int, epoch: int) -> None:
         request = InitProducerIdRequest(
-            transactional_id=self._name,
+            transactional_id=self._id,
             transaction_timeout_ms=self._timeout_ms,
-            producer_id=-1,
-            producer_epoch=-1,
+            producer_id=producer_id,
+            producer_epoch=epoch,
         )
         task = f"take the transactional id {self._name!r}"
 
@@ -123,10 +134,18 @@ class TransactionalProducer:
                     "kafka.transaction.timeout.ms",
                     f"{self._timeout_ms} is more than the brokers' transaction.max.timeout.ms",
                 )
-            check(response.error_code, node, task, self._own_advice())
+            self._check(response.error_code, node, task, self._own_advice())
             self._producer_id, self._epoch = response.producer_id, response.producer_epoch
 
-        self._coordinated(task, ask)
+        if self._id is None:
+            deadline = Deadline.after(self._seconds_max)
+            self._cluster.repeated(
+                "get a producer id",
+                lambda: ask(self._cluster.nodes(deadline)[0], deadline),
+                deadline,
+            )
+        else:
+            self._coordinated(task, ask)
         self._sequences.clear()
         self._added.clear()
         self._is_open = False
@@ -236,11 +255,16 @@ class TransactionalProducer:
         )
 
         def ask(node: int, deadline: Deadline) -> None:
-            code = self._cluster.ask(node, request, deadline).error_code
-            self._check(code, node, task, self._own_advice())
+            try:
+                code = self._cluster.ask(node, request, deadline).error_code
+                self._check(code, node, task, self._own_advice())
+            except AskAgainError:
+                self.is_commit_in_doubt = is_commit
+                raise
 
         if self._is_open:
             self._coordinated(task, ask)
+        self.is_commit_in_doubt = False
         self._added.clear()
         self._is_open = False
 
@@ -287,7 +311,7 @@ class TransactionalProducer:
     ) -> Any:
         kind = ProduceRequest.TopicProduceData
         return ProduceRequest(
-            transactional_id=self._name,
+            transactional_id=self._id,
             acks=ACKS_ALL,
             timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
             topic_data=[

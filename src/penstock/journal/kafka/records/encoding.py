@@ -37,7 +37,9 @@ CodecName: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 CODECS: Final[dict[str, int]] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 OVERHEAD_BYTES_MAX: Final = 30
 """Of a record, beside its key, value and headers: six numbers of up to five bytes."""
-_VARINT_BYTES_MAX: Final = 5
+_TIME_BYTES_MORE: Final = 5
+"""Of a record that has a time of its own: a number of up to ten bytes."""
+_VARINT_BYTES_MAX: Final = 10
 _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_BEGIN: Final = 43
 _CRC: Final = struct.Struct(">I")
@@ -71,30 +73,52 @@ class Rows:
     values: pa.Array[Any]
     headers: pa.Array[Any] | None = None
     """The encoded headers of each row (`encoded_headers`), with their number in front."""
+    timestamps_ms: NDArray[np.int64] | None = None
+    """None: all have the time of their batch."""
+
+    def take(self, order: NDArray[np.int64]) -> Rows:
+        return Rows(
+            self.keys.take(order),
+            self.values.take(order),
+            None if self.headers is None else self.headers.take(order),
+            None if self.timestamps_ms is None else self.timestamps_ms[order],
+        )
 
     def sizes(self) -> NDArray[np.int64]:
         """How many bytes each record takes at most."""
         sizes: NDArray[np.int64] = lengths_of(self.keys).clip(0) + lengths_of(self.values).clip(0)
         if self.headers is not None:
             sizes += lengths_of(self.headers)
+        if self.timestamps_ms is not None:
+            sizes += _TIME_BYTES_MORE
         return sizes + OVERHEAD_BYTES_MAX
 
 
 def record_batches(
-    rows: Rows, counts: Sequence[int], timestamp_ms: int, compression: Compression
+    rows: Rows,
+    counts: Sequence[int],
+    timestamp_ms: int,
+    compression: Compression,
+    *,
+    is_transactional: bool = True,
 ) -> list[bytes]:
-    """The rows in batches of so many each, all with one timestamp."""
+    """The rows in batches of so many each. Those without times of their own have this one."""
     deltas = np.concatenate([np.arange(count) for count in counts])
-    records = _records(rows, deltas)
+    times = rows.timestamps_ms
+    if times is None:
+        times = np.full(len(deltas), timestamp_ms, np.int64)
+    begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    records = _records(rows, deltas, times - np.repeat(times[begins], counts))
     cuts, data = bytes_of(records)
-    attributes = CODECS[compression.name] | TRANSACTIONAL
+    attributes = CODECS[compression.name] | (TRANSACTIONAL if is_transactional else 0)
     made, begin = [], 0
     for count in counts:
         first, last = int(cuts[begin]), int(cuts[begin + count])
         packed = compression.packed(data.slice(first, last - first))
         length = HEADER.size - LENGTH_END + len(packed)
+        mine = times[begin : begin + count]
         head = HEADER.pack(
-            0, length, -1, MAGIC, 0, attributes, count - 1, timestamp_ms, timestamp_ms,
+            0, length, -1, MAGIC, 0, attributes, count - 1, int(mine[0]), int(mine.max()),
             -1, -1, -1, count,
         )  # fmt: skip
         made.append(b"".join((head, packed)))
@@ -150,14 +174,15 @@ def bytes_of(values: pa.Array[Any]) -> tuple[NDArray[np.int32], pa.Buffer]:
     return cuts[begin : begin + len(values) + 1], nothing if data is None else data
 
 
-def _records(rows: Rows, deltas: NDArray[np.int64]) -> pa.Array[Any]:
+def _records(
+    rows: Rows, deltas: NDArray[np.int64], time_deltas: NDArray[np.int64]
+) -> pa.Array[Any]:
     keys, values = lengths_of(rows.keys), lengths_of(rows.values)
     headers = rows.headers
     if headers is None:
         headers = _repeated(b"\x00", len(deltas))
     zero = np.zeros(len(deltas), np.int64)
-    # The attributes, and the time since the batch's own: both of them are one byte, zero.
-    begin = [zero, zero, deltas, keys]
+    begin = [zero, time_deltas, deltas, keys]  # the first are the attributes, one byte
     middle = _numbers([values])
     sizes = sum((_widths(column) for column in begin), keys.clip(0) + values.clip(0))
     sizes = sizes + lengths_of(middle) + lengths_of(headers)
@@ -191,11 +216,13 @@ def _listed(lists: pa.Array[Any]) -> tuple[NDArray[np.int64], pa.Array[Any]]:
 def _numbers(columns: Sequence[NDArray[np.int64]]) -> pa.Array[Any]:
     """The numbers of each row as varints, one behind the other."""
     rows = len(columns[0])
-    octets = np.zeros((rows, len(columns), _VARINT_BYTES_MAX), np.uint8)
-    used = np.zeros((rows, len(columns), _VARINT_BYTES_MAX), np.bool_)
-    for place, column in enumerate(columns):
-        zigzag = (column << 1) ^ (column >> 63)
-        for octet in range(_VARINT_BYTES_MAX):
+    zigzags = [(column << 1) ^ (column >> 63) for column in columns]
+    largest = max((int(zigzag.max()) for zigzag in zigzags if rows), default=0)
+    octets_max = max(-(-largest.bit_length() // 7), 1)
+    octets = np.zeros((rows, len(columns), octets_max), np.uint8)
+    used = np.zeros((rows, len(columns), octets_max), np.bool_)
+    for place, zigzag in enumerate(zigzags):
+        for octet in range(octets_max):
             rest = zigzag >> (7 * octet)
             octets[:, place, octet] = (rest & 0x7F) | np.where(rest > 0x7F, 0x80, 0)
             used[:, place, octet] = rest > 0 if octet else True
@@ -212,7 +239,7 @@ def _numbers(columns: Sequence[NDArray[np.int64]]) -> pa.Array[Any]:
 def _widths(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Bytes that each of them takes as a varint."""
     zigzag = (numbers << 1) ^ (numbers >> 63)
-    limits = np.array([1 << (7 * octet) for octet in range(1, _VARINT_BYTES_MAX)])
+    limits = np.array([1 << (7 * octet) for octet in range(1, _VARINT_BYTES_MAX - 1)])
     return np.searchsorted(limits, zigzag, side="right").astype(np.int64) + 1
 
 
