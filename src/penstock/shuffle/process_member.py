@@ -21,8 +21,6 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
-import pyarrow as pa
-
 from penstock.errors import PenstockError
 from penstock.journal import open_readable
 from penstock.logs import fields_of
@@ -30,7 +28,7 @@ from penstock.shuffle import control
 from penstock.shuffle.handover import Left
 from penstock.shuffle.member import Member
 from penstock.shuffle.member_messages import Failed, Logged, Serving, Step, encode_message
-from penstock.shuffle.own_process import leave_out_pandas
+from penstock.shuffle.own_process import settle_own_process
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.running import lock_folder
 from penstock.storage import Storage
@@ -55,7 +53,6 @@ HANDOVER_SECONDS_MAX: Final = 3_600.0
 """More, if members first take vnodes over: a disk's whole budget, at 20 MB a second."""
 QUEUE_LOCK_SECONDS_MAX: Final = 60.0
 """Spark takes two or three to end a task that it was told to; a machine may be busy."""
-_POOL: Final = "jemalloc"
 _ORPHANED: Final = 3
 """The exit code of a member whose Session's process is gone."""
 
@@ -120,8 +117,7 @@ class MeetingError(PenstockError):
 
 def run_process(given: Given, pipe: Connection) -> None:
     """All of it, in the new process."""
-    leave_out_pandas()
-    _choose_memory_pool()
+    settle_own_process()
     run_member(given, pipe)
 
 
@@ -141,13 +137,6 @@ def run_member(given: Given, pipe: Pipe) -> None:
     finally:
         logger.removeHandler(told)
         logger.propagate = propagate
-
-
-def _choose_memory_pool() -> None:
-    """Arrow's usual pool gives memory back to the system at once, which then has to clear it for
-    the next batch: half of a member's system time. This one keeps it for a second."""
-    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ and _POOL in pa.supported_memory_backends():
-        pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 def _run(given: Given, ends: _Ends) -> None:

@@ -36,15 +36,26 @@ class Target:
         self._plan = plan
         self._wanted = target_of_now(store, plan)
         self._look_at = time.monotonic() + LOOK_SECONDS
+        self._missing: Frontier | None = None
+        """A journal that was not covered at the last call: as long as it is not, nobody compares
+        all the others again. It is no promise: a frontier may be lower than the one before."""
 
     def is_reached(self, frontier: Frontier) -> bool:
-        if covers(frontier, self._wanted):
+        if self._is_covered_by(frontier):
             return True
         if time.monotonic() < self._look_at:
             return False
         self._wanted = self._of_journals_that_are_there()
+        self._missing = None
         self._look_at = time.monotonic() + LOOK_SECONDS
-        return covers(frontier, self._wanted)
+        return self._is_covered_by(frontier)
+
+    def _is_covered_by(self, frontier: Frontier) -> bool:
+        if self._missing is not None and not covers(frontier, self._missing):
+            return False
+        missing = _first_missing(frontier, self._wanted)
+        self._missing = None if missing is None else Frontier.of([missing])
+        return missing is None
 
     def _of_journals_that_are_there(self) -> Frontier:
         wanted = self._wanted
@@ -105,17 +116,30 @@ def _read_through(store: ReadableStore, binding: BindingPlan) -> Frontier:
 def covers(frontier: Frontier, target: Frontier) -> bool:
     """Whether every commit of the target is in the frontier. The target has journals by name, or as
     frontiers know them."""
-    names: dict[str, set[str]] = {}
-    for one in frontier.journal_names.to_pylist():
-        names.setdefault(name_of(str(one)), set()).add(str(one))
+    return _first_missing(frontier, target) is None
+
+
+def _first_missing(frontier: Frontier, target: Frontier) -> JournalFrontier | None:
+    """A journal of the target of which not every commit is in the frontier."""
+    names: dict[str, list[str]] | None = None
     for wanted in target.journals():
-        known = names.get(name_of(wanted.journal), set())
         if name_of(wanted.journal) != wanted.journal:
-            known = known & {wanted.journal}
-        for entry in wanted.producers:
+            known = [wanted.journal]
+        else:
             # Of several that have the name, one after another, the last has the latest commits.
+            names = names or _by_name(frontier)
+            known = names.get(wanted.journal, [])
+        for entry in wanted.producers:
             found = (frontier.entry(one, wanted.binding, entry.producer) for one in known)
             commits = (0 if one is None else one.last_commit for one in found)
             if max(commits, default=0) < entry.last_commit:
-                return False
-    return True
+                return wanted
+    return None
+
+
+def _by_name(frontier: Frontier) -> dict[str, list[str]]:
+    """What frontiers call the journals of each name."""
+    names: dict[str, list[str]] = {}
+    for one in frontier.journal_names.to_pylist():
+        names.setdefault(name_of(str(one)), []).append(str(one))
+    return names

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import penstock as ps
-from penstock.frontier import Frontier
+from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier
 from penstock.journal.cut import take_cut
+from penstock.journal.offset_identity import READER
 from penstock.journal.progress import frontier_of
 from penstock.shuffle import target as target_module
 from penstock.shuffle.feed import Binding, Feed
@@ -96,3 +97,35 @@ def test_of_a_journal_that_is_deleted_nothing_is_wanted_any_more(
     assert wanted.is_reached(read_all(store))
     shutil.rmtree(next((tmp_path / "store").rglob("orders/000")))
     assert wanted.is_reached(Frontier.of())
+
+
+def test_a_journal_that_is_not_read_yet_is_looked_at_before_all_others(
+    store: ps.OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that waits asks again and again, and a topic may have a thousand partitions."""
+    monkeypatch.setattr(target_module, "LOOK_SECONDS", 1e9)
+    wanted = Target(store, make_plan(Feed("f", (Binding("orders"),)), store))
+    names = [f"orders/{number:03}@t" for number in range(200)]
+
+    def up_to(*commits: int) -> Frontier:
+        return Frontier.of(
+            JournalFrontier(name, 0, (ProducerFrontier(READER, commit),))
+            for name, commit in zip(names, commits, strict=True)
+        )
+
+    wanted._wanted = up_to(*[10] * 200)
+    asked = 0
+    entry = Frontier.entry
+
+    def counting(self: Frontier, *key: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return entry(self, *key)
+
+    monkeypatch.setattr(Frontier, "entry", counting)
+    almost = up_to(*[10] * 150, 9, *[10] * 49)
+    assert not any(wanted.is_reached(almost) for _ in range(100))
+    assert asked <= 151 + 99
+    assert not wanted.is_reached(up_to(*[10] * 199, 9)), "another one is missing now"
+    assert wanted.is_reached(up_to(*[10] * 200))
+    assert not wanted.is_reached(almost), "a frontier may be lower than the one before"

@@ -97,6 +97,7 @@ class SliceActor:
         self._events: queue.SimpleQueue[SliceEvent | None] = queue.SimpleQueue()
         self._unsent: dict[int, deque[Message]] = {peer: deque() for peer in members}
         self._sent = 0
+        self._wishes: list[Probe | Fetch | Replay] = []
         self._sleep_until: int | None = None
         self._turning = threading.Lock()
         """Held while the loop decides and does: others see it between two turns."""
@@ -162,6 +163,7 @@ class SliceActor:
                 if self.injector.pending is not None:
                     self._inject()
                 pause = self._go_on()
+                self._submit()
 
     def _wait_for_event(self, seconds: float) -> SliceEvent | None:
         try:
@@ -178,7 +180,7 @@ class SliceActor:
                     self._obey(self._state.handle(event, self._now()))
                 event = self._events.get_nowait()
         except queue.Empty:
-            pass
+            self._submit()
 
     def _inject(self) -> None:
         barrier = self.injector.claim()
@@ -204,11 +206,10 @@ class SliceActor:
         return min(WAKE_SECONDS, max(0.001, seconds + nanoseconds / 1e9 - time.time()))
 
     def _obey(self, effects: list[SliceEffect]) -> None:
-        wishes: list[Probe | Fetch | Replay] = []
         for effect in effects:
             match effect:
                 case Probe() | Fetch() | Replay():
-                    wishes.append(effect)
+                    self._wishes.append(effect)
                 case SendReads():
                     self._send_all(VnodeData(READS_STAGE, 0, effect.batch))
                 case SendParcel():
@@ -229,7 +230,12 @@ class SliceActor:
                     self._sleep_until = effect.until
                 case _:
                     assert_never(effect)
-        self._fetcher.submit(*wishes)
+
+    def _submit(self) -> None:
+        """What is wished for because of many events can be read together."""
+        wishes, self._wishes = self._wishes, []
+        if wishes:
+            self._fetcher.submit(*wishes)
 
     def _tell_of_read(self, effect: TellMissing | TellEnded | TellSpansLeft) -> None:
         key = (self._member, self.lane)

@@ -96,6 +96,9 @@ class Fetcher:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[float, Fetch]] = {}
         """By read, from when on it is looked for more, and what is wished for."""
+        self._probes_pending: list[Probe] = []
+        self._fetches_pending: list[Fetch] = []
+        """Submitted, and not begun; where a store reads many journals together."""
         self._missed: dict[int, tuple[float, _Wish | None]] = {}
         """By read, since when its journal is missed, and what is to be asked again."""
         self._short: dict[int, float] = {}
@@ -105,19 +108,38 @@ class Fetcher:
         self._looks.start()
 
     def submit(self, *wishes: Probe | Fetch | Replay) -> None:
-        """Those that are submitted together may be read together."""
+        """Those that wait together may be read together."""
         if not self._store.reads_together:
             for wish in wishes:
                 self._pool.submit(self._do, wish)
             return
         probes = [wish for wish in wishes if isinstance(wish, Probe)]
+        fetches = [wish for wish in wishes if isinstance(wish, Fetch)]
+        with self._lock:
+            self._probes_pending += probes
+            self._fetches_pending += fetches
         if probes:
-            self._pool.submit(self._probe_together, probes)
-        for group in _groups([wish for wish in wishes if isinstance(wish, Fetch)]):
-            self._pool.submit(self._fetch_together, group)
+            self._pool.submit(self._probe_pending)
+        for _ in _groups(fetches):
+            self._pool.submit(self._fetch_pending)
         for wish in wishes:
             if isinstance(wish, Replay):
                 self._pool.submit(self._do, wish)
+
+    def _probe_pending(self) -> None:
+        with self._lock:
+            probes, self._probes_pending = self._probes_pending, []
+        if probes:
+            self._probe_together(probes)
+
+    def _fetch_pending(self) -> None:
+        """What has gathered while all threads were busy goes by one call: journals come, and run
+        out, one by one. There are never more groups than calls of this."""
+        with self._lock:
+            fetches = next(_groups(self._fetches_pending), [])
+            del self._fetches_pending[: len(fetches)]
+        if fetches:
+            self._fetch_together(fetches)
 
     def _do(self, wish: Probe | Fetch | Replay) -> None:
         try:

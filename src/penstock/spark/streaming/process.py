@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from penstock.shuffle.own_process import leave_out_pandas
+from penstock.shuffle.own_process import settle_own_process
 
 _PROGRAM: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -15,4 +15,4 @@ def settle_process() -> None:
     """Before the first thing is done in it."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and spec.name == _PROGRAM:
-        leave_out_pandas()
+        settle_own_process()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from penstock.journal.kafka.records.columns import (
     NO_MARKER,
     Bytes,
     Decoded,
+    _said,
     decode,
     decode_all,
 )
@@ -211,6 +213,35 @@ def test_what_a_batch_says_of_its_producer() -> None:
     assert table.coordinator_epoch.tolist() == [-1, 6, -1, 1]
     assert decoded.rows["offset"].to_pylist() == [5, 6, 7, 9, 10]
     assert decoded.next_offset == 21
+
+
+def test_what_markers_say_is_decoded_once_for_each_coordinator() -> None:
+    """A transactional topic has one for every few rows, and each costs as much as many rows."""
+    _said.cache_clear()
+    kinds = [COMMIT, ABORT, COMMIT, COMMIT] * 50
+    data = b"".join(
+        control_batch(base=place, kind=kind, producer=(place, 1), epoch=3 + place // 100)
+        for place, kind in enumerate(kinds)
+    )
+    for partition in (ORDERS, Partition("payments", 0)):
+        table = decode(partition, data, 0).batches
+        assert table.marker.tolist() == kinds
+        assert table.coordinator_epoch.tolist() == [3] * 100 + [4] * 100
+        assert table.producer_id.tolist() == list(range(200))
+    assert _said.cache_info().misses == 4, "two kinds, by two coordinators"
+
+
+def test_a_control_record_without_a_type_is_named_wherever_it_stands() -> None:
+    record = b"\x0c\x00\x00\x00\x01\x01\x00"
+    nameless = with_attributes(with_payload(record, 1), 0x30)
+    for partition, base in ((ORDERS, 40), (Partition("payments", 7), 90)):
+        at = struct.pack(">q", base) + nameless[8:]
+        with pytest.raises(CorruptRecordsError, match="has no type") as raised:
+            decode(partition, at, 0)
+        error = raised.value
+        assert (error.topic, error.partition, error.offset) == (
+            partition.topic, partition.number, base,
+        )  # fmt: skip
 
 
 def test_a_read_begins_in_the_middle_of_a_batch() -> None:

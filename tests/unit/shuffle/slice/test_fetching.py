@@ -9,11 +9,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.journal import Collection, open_store
-from penstock.shuffle.slice.events import Fetch, Fetched
+from penstock.journal.store import NextRows
+from penstock.shuffle.slice.events import Fetch, Fetched, Probe, Probed
 from penstock.shuffle.slice.fetching import (
     GATHER_SECONDS,
     GOING_ON_MAX,
     LOOK_SECONDS,
+    READERS,
+    TOGETHER_READS_MAX,
     Fetcher,
 )
 from tests.counting import CountingStore
@@ -185,3 +188,70 @@ def test_many_journals_that_are_read_in_turn_are_each_decoded_once(tmp_path: Pat
         fetcher.close()
     assert got == {read: list(range(rows)) for read in journals}
     assert set(counting.rows.values()) == {rows}
+
+
+class Together:
+    """A store that reads many journals by one call, as one of Kafka, and whose answers take until
+    `answers` is set."""
+
+    reads_together = True
+
+    def __init__(self, store: OpenStore) -> None:
+        self._store = store
+        self.answers = threading.Event()
+        self.probed: list[int] = []
+        self.read: list[int] = []
+        """How many journals each call was for."""
+
+    def probes(self, journals: Any) -> Any:
+        self.probed.append(len(journals))
+        assert self.answers.wait(60)
+        return self._store.probes(journals)
+
+    def read_together(self, wanted: Any) -> dict[str, NextRows]:
+        self.read.append(len(wanted))
+        assert self.answers.wait(60)
+        return {
+            journal: NextRows(next(self._store.read(journal, begin)), self._store.probe(journal))
+            for journal, (begin, _) in wanted.items()
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_what_is_wished_for_while_all_threads_are_busy_goes_by_one_call(tmp_path: Path) -> None:
+    """With many journals, one after the other is found and runs out: a call for each would cost
+    more than the rows."""
+    journals_read = TOGETHER_READS_MAX + 20
+    store = open_store(tmp_path, durability="buffered")
+    schema = "id BIGINT NOT NULL, shard INT NOT NULL"
+    store.create(Collection.define("events", schema, key="id", partition_by="shard"))
+    with store.producer() as producer:
+        for shard in range(journals_read):
+            producer.append("events", [{"id": shard, "shard": shard}])
+    together: Any = Together(store)
+    came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    fetcher = Fetcher(together, "test", came.put, came.put)
+    journals = list(enumerate(store.journals("events")))
+    try:
+        for read, journal in journals:
+            fetcher.submit(Probe(read, journal.name, 0, journal.identity))
+        together.answers.set()
+        probed = [came.get(timeout=60) for _ in journals]
+        together.answers.clear()
+        for read, journal in journals:
+            fetcher.submit(Fetch(read, journal.name, 0, 1_000, journal.identity))
+        together.answers.set()
+        found = [came.get(timeout=60) for _ in journals]
+    finally:
+        fetcher.close()
+    assert all(isinstance(event, Probed) for event in probed)
+    assert sorted(event.read for event in probed) == list(range(journals_read))
+    assert sum(together.probed) == journals_read
+    assert len(together.probed) <= READERS + 1
+    assert all(isinstance(event, Fetched) for event in found)
+    assert sorted(event.read for event in found) == list(range(journals_read))
+    assert sum(together.read) == journals_read, "each is fetched once"
+    assert max(together.read) <= TOGETHER_READS_MAX
+    assert len(together.read) <= READERS + 2

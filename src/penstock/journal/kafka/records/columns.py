@@ -6,6 +6,7 @@ batches do not cost a round of NumPy calls each, and large ones stay in a core's
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 from dataclasses import dataclass
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.journal.kafka.records.batches import HEADER, RECORD_BYTES_MIN, batches
+from penstock.journal.kafka.errors import CorruptRecordsError
+from penstock.journal.kafka.records.batches import (
+    HEADER,
+    RECORD_BYTES_MIN,
+    Batch,
+    Partition,
+    batches,
+)
 from penstock.journal.kafka.records.boundaries import NotRecordsError, bodies
 from penstock.journal.kafka.records.compression import unpacked
 from penstock.journal.kafka.records.gathering import HEADERS, gathered, headers_of
@@ -25,9 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-    from penstock.journal.kafka.errors import CorruptRecordsError
-    from penstock.journal.kafka.records.batches import Batch, Partition
 
 GROUP_BYTES: Final = 1 << 20
 """Unpacked. A larger batch is a group of its own."""
@@ -44,6 +49,8 @@ NO_MARKER, ABORT, COMMIT = -1, 0, 1
 _NO_LIMIT: Final = 1 << 62
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _CONTROL_VALUE: Final = struct.Struct(">hi")
+_CONTROL_RECORDS_KEPT: Final = 256
+"""Markers of one kind and coordinator epoch have the same bytes: a few are known soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,25 +409,31 @@ def _table(partition: Partition, whole: Sequence[Batch], rows: Mapping[int, int]
 
 
 def _marker(partition: Partition, batch: Batch) -> tuple[int, int]:
-    """What a control batch says, and its coordinator's epoch. Raft's own control records are in no
-    topic of a user's; whatever is no marker is none."""
+    """What a control batch says, and its coordinator's epoch."""
     if not batch.is_control or batch.records == 0:
         return NO_MARKER, -1
-    key, value = _control_record(partition, batch)
+    try:
+        return _said(batch.attributes, batch.records, batch.payload.tobytes())
+    except CorruptRecordsError as error:
+        raise partition.corrupt(batch.base_offset, error.reason) from None
+
+
+@functools.lru_cache(_CONTROL_RECORDS_KEPT)
+def _said(attributes: int, records: int, payload: bytes) -> tuple[int, int]:
+    """By the bytes of a control record. Raft's own are in no topic of a user's; whatever is no
+    marker is none. To decode one costs as much as to decode thousands of rows, and a busy
+    transactional topic has one for every few rows: so what they say is remembered."""
+    nowhere = Partition("", 0)
+    batch = Batch(0, 0, 0, attributes, 0, 0, 0, 0, 0, records, memoryview(payload))
+    (run,) = _runs(0, Bytes(nowhere, b"", 0), [batch])
+    (part,) = _parts(_group([run]), with_headers=False)
+    key, value = part.rows["key"][0].as_py(), part.rows["value"][0].as_py()
+    if key is None or len(key) < _CONTROL_KEY.size:
+        raise nowhere.corrupt(0, "a control record has no type")
     _version, kind = _CONTROL_KEY.unpack_from(key)
     if kind not in (ABORT, COMMIT):
         return NO_MARKER, -1
+    if value is None or len(value) < _CONTROL_VALUE.size:
+        return kind, -1
     _version, coordinator_epoch = _CONTROL_VALUE.unpack_from(value)
     return kind, coordinator_epoch
-
-
-def _control_record(partition: Partition, batch: Batch) -> tuple[bytes, bytes]:
-    (run,) = _runs(0, Bytes(partition, b"", batch.base_offset), [batch])
-    (part,) = _parts(_group([run]), with_headers=False)
-    row = part.rows
-    key, value = row["key"][0].as_py(), row["value"][0].as_py()
-    if key is None or len(key) < _CONTROL_KEY.size:
-        raise partition.corrupt(batch.base_offset, "a control record has no type")
-    if value is None or len(value) < _CONTROL_VALUE.size:
-        value = _CONTROL_VALUE.pack(0, -1)
-    return key, value
