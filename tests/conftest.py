@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -74,6 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, then slow tests: the processes come to their ends together."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=_rank)
+
+
+def pytest_collection_finish() -> None:
+    """Modules, thousands of tests and what Hypothesis knows of them are never garbage: no later
+    collection looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _rank(item: pytest.Item) -> tuple[bool, int]:

@@ -36,6 +36,9 @@ SELDOM_SEEDS_MAX: Final = {
     "recovers what is gone": 1500,
 }
 """And `test_stories.py` has the others."""
+TRIED_FIRST: Final = {"takes nothing over": 110, "recovers what is gone": 1291}
+"""A seed that found it. Whether one of so many finds it does not depend on their order; only when
+the choices are others than today's, the rest has its turn."""
 
 
 @pytest.mark.parametrize("name", SEEDS_MAX)
@@ -78,7 +81,9 @@ def test_a_failing_seed_is_shrunk() -> None:
 
 
 def _first(name: str, seeds_max: int) -> tuple[int, Result]:
-    for seed in range(seeds_max):
+    tried_first = [TRIED_FIRST[name]] if name in TRIED_FIRST else []
+    assert all(seed < seeds_max for seed in tried_first)
+    for seed in (*tried_first, *range(seeds_max)):
         result = run(seed, parts=BROKEN[name])
         if result.violation is not None:
             return seed, result

@@ -136,6 +136,7 @@ def documents(opened: OpenStore, as_of: AsOf = None) -> list[tuple[int, Any]]:
     ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(STEPS, SIZES)
 def test_documents_and_frontiers_are_those_of_a_store_that_keeps_all_states(
