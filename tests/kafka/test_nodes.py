@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,14 +14,17 @@ from penstock.journal.kafka.deadline import Deadline
 from penstock.journal.kafka.log import KafkaLog
 from penstock.journal.kafka.records.batches import Partition
 from penstock.journal.kafka.settings import KafkaSettings, kafka_settings
+from penstock.sinks import kafka as kafka_sink
 from penstock.testing.kafka import KafkaCluster
 from penstock.testing.kafka.machine import wait_until
 from tests.kafka.broker import require_kafka
 from tests.kafka.reading import SECONDS_MAX, committed
 from tests.kafka.segments import batches
+from tests.kafka.test_sink import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +77,55 @@ def has_all_copies(kafka: KafkaCluster, topic: str) -> bool:
         for each in described[name].partitions.values()
     )
     return all(len(each.isrs) == 3 and each.leader >= 0 for each in partitions)
+
+
+@pytest.mark.parametrize("role", ["leader of rows", "coordinator"])
+def test_a_batch_is_written_once_when_its_brokers_die_between_its_steps(
+    three: KafkaCluster,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+) -> None:
+    three.topics.create(topic, 3)
+    writing = Writing(three, tmp_path, topic)
+    writing.write(0, [0])
+    wait_until(lambda: has_all_copies(three, topic), "all copies", SECONDS_MAX)
+    wanted: list[kafka_sink.Step] = []
+    killed: list[int] = []
+
+    def reached(at: kafka_sink.Step) -> None:
+        if at in wanted:  # once: of three brokers, only one may be missing
+            wanted.remove(at)
+            killed.append(victim(three, writing, role))
+            three.kill(killed[-1])
+
+    monkeypatch.setattr(kafka_sink, "reached", reached)
+    steps = [kafka_sink.Step.OPENED, kafka_sink.Step.SENT, kafka_sink.Step.PROVEN]
+    for number, step in enumerate(steps, start=1):
+        wanted.append(step)
+        writing.write(number, [10 * number], [10 * number + 1, 10 * number + 2])
+        assert len(killed) == number
+        three.start(killed[-1])
+        wait_until(lambda: has_all_copies(three, topic), "all copies", SECONDS_MAX)
+    assert writing.seen() == Counter([0, 10, 11, 12, 20, 21, 22, 30, 31, 32])
+
+
+def victim(kafka: KafkaCluster, writing: Writing, role: str) -> int:
+    """Leads a partition that the batch goes to, or the partition of the transaction log in which
+    the query's transactional id is."""
+    if role == "leader of rows":
+        return kafka.topics.leaders(writing.topic)[0]
+    log = kafka.topics.leaders("__transaction_state")
+    return log[java_hash(f"penstock-{writing.query}") % len(log)]
+
+
+def java_hash(text: str) -> int:
+    """Java's of a text, without its sign, as coordinators are chosen."""
+    found = 0
+    for each in text.encode("utf-16-be")[1::2]:
+        found = (31 * found + each) & 0xFFFFFFFF
+    return abs(found - (1 << 32) if found >> 31 else found)
 
 
 def test_a_paused_node_is_replaced_and_comes_back(three: KafkaCluster, topic: str) -> None:

@@ -230,6 +230,31 @@ class Cluster:
             raise failures[node]
         return answers[node][0]
 
+    def ask_anyone(self, request: Any, deadline: Deadline) -> Any:
+        """Any broker will do: those that are connected first, then those known, then those named
+        in the settings; and last of all those that did not answer the last time. Raises
+        `AskAgainError`."""
+        failure = AskAgainError(self.settings.servers, "no address is left to try")
+        with self._lock:
+            addresses = dict.fromkeys(
+                (
+                    *self._connections,
+                    *random.sample([*self._known.addresses.values()], len(self._known.addresses)),
+                    *self.settings.bootstrap,
+                )
+            )
+            for address in sorted(addresses, key=lambda each: self._silent.get(each, 0)):
+                soon = deadline.sooner(self._patience(address))
+                try:
+                    answer = self._connection_to(address, soon).ask(request, soon)
+                except AskAgainError as error:
+                    self._heard(address, answered=False)
+                    failure = error
+                else:
+                    self._heard(address, answered=True)
+                    return answer
+        raise failure
+
     def repeated(self, task: str, attempt: Callable[[], T], deadline: Deadline) -> T:
         """Attempts until it succeeds. Raises `BrokersUnavailableError` at the deadline."""
         backoff = self.settings.retry_backoff_seconds
@@ -256,7 +281,7 @@ class Cluster:
         if names is not None:
             wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        answer = self._ask_anyone(request, deadline)
+        answer = self.ask_anyone(request, deadline)
         with self._lock:
             self._known.addresses = {b.node_id: (b.host, b.port) for b in answer.brokers}
             found = dict(filter(None, map(_topic, answer.topics)))
@@ -268,30 +293,6 @@ class Cluster:
                 if name not in found:
                     self._known.topics.pop(name, None)
         return found
-
-    def _ask_anyone(self, request: Any, deadline: Deadline) -> Any:
-        """Any broker will do: those that are connected first, then those known, then those named
-        in the settings; and last of all those that did not answer the last time."""
-        failure = AskAgainError(self.settings.servers, "no address is left to try")
-        with self._lock:
-            addresses = dict.fromkeys(
-                (
-                    *self._connections,
-                    *random.sample([*self._known.addresses.values()], len(self._known.addresses)),
-                    *self.settings.bootstrap,
-                )
-            )
-            for address in sorted(addresses, key=lambda each: self._silent.get(each, 0)):
-                soon = deadline.sooner(self._patience(address))
-                try:
-                    answer = self._connection_to(address, soon).ask(request, soon)
-                except AskAgainError as error:
-                    self._heard(address, answered=False)
-                    failure = error
-                else:
-                    self._heard(address, answered=True)
-                    return answer
-        raise failure
 
     def _until(self, node: int, deadline: Deadline, wait_seconds: float) -> Deadline:
         address = self._known.addresses.get(node)

@@ -42,17 +42,16 @@ def topic_settings(
             resource_type=TOPIC, resource_name=topic, configuration_keys=wanted
         )
         request = DescribeConfigsRequest(resources=[resource])
-        node = cluster.nodes(deadline)[0]
-        (result,) = cluster.ask(node, request, deadline).results
+        (result,) = cluster.ask_anyone(request, deadline).results
         code = result.error_code
         if is_refusal(code):
             raise KafkaAccessError(task, described(code), _ADVICE)
         if code in UNKNOWN_TOPIC_CODES:
             raise UnknownTopicError(topic)
         if is_retriable(code):
-            raise AskAgainError(str(node), described(code))
+            raise AskAgainError("(any)", described(code))
         if code != NO_ERROR:
-            raise KafkaProtocolError(str(node), task, described(code))
+            raise KafkaProtocolError("(any)", task, described(code))
         return {each.name: each.value for each in result.configs if each.value is not None}
 
     return cluster.repeated(task, attempt, deadline)

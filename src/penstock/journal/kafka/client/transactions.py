@@ -226,15 +226,16 @@ def coordinator(
     advice: str = _DESCRIBE_ADVICE,
 ) -> int:
     """The broker that coordinates a transactional id, or a group. Raises `AskAgainError`."""
-    nodes = cluster.nodes(deadline)
     request = FindCoordinatorRequest(key=name, key_type=kind, coordinator_keys=[name])
-    response = cluster.ask(nodes[0], request, deadline)
+    response = cluster.ask_anyone(request, deadline)
     found = response.coordinators[0] if response.coordinators else response
-    check(found.error_code, nodes[0], "find a coordinator", advice)
+    check(found.error_code, "(any)", "find a coordinator", advice)
+    if found.node_id not in cluster.nodes(deadline):
+        raise AskAgainError(str(found.node_id), f"it coordinates {name!r}, and is not there")
     return int(found.node_id)
 
 
-def check(code: int, node: int, task: str, advice: str) -> None:
+def check(code: int, node: int | str, task: str, advice: str) -> None:
     """Raises what an error that a broker gave back means."""
     if code == NO_ERROR:
         return
