@@ -21,6 +21,7 @@ from penstock.journal.collection import Collection
 from penstock.journal.cut import check_there, cut_at
 from penstock.journal.errors import UnknownJournalError
 from penstock.journal.kafka.address import KafkaAddress, Subscription
+from penstock.journal.kafka.changes import ChangeReader
 from penstock.journal.kafka.client.fetching import Want
 from penstock.journal.kafka.client.offsets import NO_EPOCH
 from penstock.journal.kafka.cutting import cut_of_now
@@ -37,9 +38,9 @@ from penstock.journal.kafka.identities import Identity
 from penstock.journal.kafka.log import KafkaLog
 from penstock.journal.kafka.log_entries import KafkaTransactionLog
 from penstock.journal.kafka.records.batches import Partition
-from penstock.journal.kafka.rows import journal_batch, without_columns
+from penstock.journal.kafka.rows import journal_batch, selected
 from penstock.journal.kafka.settings import kafka_settings
-from penstock.journal.kafka.shapes import Shape, shape_of
+from penstock.journal.kafka.shapes import Shape, are_changes, shape_of
 from penstock.journal.names import (
     EVERYTHING,
     Selector,
@@ -109,6 +110,7 @@ class KafkaStore(ReadableStore):
         """By topic, the largest record batch that was seen, as it is stored."""
         self._topics: dict[tuple[str, ...] | None, tuple[float, dict[str, Topic]]] = {}
         self._shapes: dict[str, Shape] = {}
+        self._changes: dict[str, ChangeReader] = {}
         self.is_whole: bool | None = None
         """Whether transactions are seen whole across partitions; None before it was tried."""
 
@@ -138,6 +140,11 @@ class KafkaStore(ReadableStore):
         self._check(name)
         identity = self._identity(name)
         if identity is not None:
+            if self._change_reader(name) is not None:
+                raise ConfigurationError(
+                    "identity: the changes of a database have their places in its log; leave the "
+                    "setting out with format debezium"
+                )
             identity.check(shape.schema)
         return Collection(name, (shape.schema,), shape.key, PARTITION_BY, is_external=True)
 
@@ -169,6 +176,17 @@ class KafkaStore(ReadableStore):
         each of them."""
         given = self._subscription(collection)
         return Identity.parse(given.identity) if given.identity and not given.view else None
+
+    def _change_reader(self, collection: str) -> ChangeReader | None:
+        """Of collections that are a database's changes."""
+        given = self._subscription(collection)
+        if given.view or not are_changes(given.values):
+            return None
+        found = self._changes.get(collection)
+        if found is None:
+            found = ChangeReader(self._log, self._shape(collection))
+            self._changes[collection] = found
+        return found
 
     def _subscription(self, collection: str) -> Subscription:
         return self._given.subscriptions.get(collection) or Subscription((collection,))
@@ -227,6 +245,7 @@ class KafkaStore(ReadableStore):
         )
         collection = parse_journal_name(journal)[0]
         shape, identity = self._shape(collection), self._identity(collection)
+        changes = self._change_reader(collection)
         with_headers = shape.needs_headers(columns) or (identity is not None and identity.is_header)
         while end is None or want.offset < end:
             try:
@@ -246,7 +265,12 @@ class KafkaStore(ReadableStore):
             self._note(partition, found)
             if behind.offset == want.offset:
                 return
-            documents, kept, named = _shaped(shape, identity, partition, decoded, columns)
+            if changes is None:
+                shaped = _shaped(shape, identity, partition, decoded, columns)
+            else:
+                new = changes.documents(partition, want, found, columns, self._deadline())
+                shaped = (*new, None)
+            documents, kept, named = shaped
             probe = self._probe_with(partition, topic, found)
             batch = journal_batch(
                 *(journal, partition, decoded, behind.offset, documents),
@@ -263,8 +287,8 @@ class KafkaStore(ReadableStore):
     def read_together(self, wanted: Mapping[str, tuple[int, int]]) -> dict[str, NextRows]:
         found: dict[str, NextRows] = {}
         for collection in {parse_journal_name(journal)[0] for journal in wanted}:
-            if self._identity(collection) is not None:
-                continue  # rows that users name are read by `read`
+            if self._identity(collection) or self._change_reader(collection):
+                continue  # rows that may be repetitions are read by `read`
             known = dict(self._batch_bytes)
             found |= self._read_of(collection, wanted)
             if known != self._batch_bytes:  # batches are larger: now they fit
@@ -542,13 +566,8 @@ def _shaped(
     documents, kept = shape.documents(partition, decoded, wanted)
     named = identity.of(partition, decoded, documents, kept)
     if wanted is not None and columns is not None and wanted != set(columns):
-        documents = _selected(documents, columns)
+        documents = selected(documents, columns)
     return documents, kept, named
-
-
-def _selected(documents: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    kept = [name for name in documents.schema.names if name in columns]
-    return documents.select(kept) if kept else without_columns(documents.num_rows)
 
 
 def _topic_identity(topic: Topic) -> str:
