@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import ConfigurationError
 from penstock.frontier import Frontier
@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
 
+_Shaped: TypeAlias = "tuple[pa.RecordBatch, NDArray[np.int64] | None, Named | None]"
+"""Documents, which rows they are unless there is one for each, and who wrote them."""
 PARTITION_BY: Final = ("topic", "partition")
 PATIENCE_SECONDS: Final = 90.0
 """So long brokers may be gone before a reader gives up."""
@@ -245,11 +247,14 @@ class KafkaStore(ReadableStore):
         )
         collection = parse_journal_name(journal)[0]
         shape, identity = self._shape(collection), self._identity(collection)
-        changes = self._change_reader(collection)
         with_headers = shape.needs_headers(columns) or (identity is not None and identity.is_header)
         while end is None or want.offset < end:
             try:
                 found = self._log.read(partition, want, self._deadline(), with_headers=with_headers)
+                self._note(partition, found)
+                if found.behind.offset == want.offset:
+                    return
+                shaped = self._documents(collection, partition, want, found, columns)
             except (UnknownTopicError, TopicMadeAgainError):
                 self._topics.clear()
                 raise UnknownJournalError(journal) from None
@@ -262,14 +267,6 @@ class KafkaStore(ReadableStore):
                 want = self._behind[partition] = replace(want, read_epoch=NO_EPOCH)
                 continue
             decoded, behind = found.decoded, found.behind
-            self._note(partition, found)
-            if behind.offset == want.offset:
-                return
-            if changes is None:
-                shaped = _shaped(shape, identity, partition, decoded, columns)
-            else:
-                new = changes.documents(partition, want, found, columns, self._deadline())
-                shaped = (*new, None)
             documents, kept, named = shaped
             probe = self._probe_with(partition, topic, found)
             batch = journal_batch(
@@ -283,6 +280,22 @@ class KafkaStore(ReadableStore):
                 batch = replace(batch, next_offset=end)
             want = behind
             yield batch
+
+    def _documents(
+        self,
+        collection: str,
+        partition: Partition,
+        want: Want,
+        found: Read,
+        columns: Sequence[str] | None,
+    ) -> _Shaped:
+        """Of what was read from `want` on, in these columns."""
+        changes = self._change_reader(collection)
+        if changes is not None:
+            new = changes.documents(partition, want, found, columns, self._deadline())
+            return (*new, None)
+        shape, identity = self._shape(collection), self._identity(collection)
+        return _shaped(shape, identity, partition, found.decoded, columns)
 
     def read_together(self, wanted: Mapping[str, tuple[int, int]]) -> dict[str, NextRows]:
         found: dict[str, NextRows] = {}
@@ -558,8 +571,8 @@ def _shaped(
     partition: Partition,
     decoded: Decoded,
     columns: Sequence[str] | None,
-) -> tuple[pa.RecordBatch, NDArray[np.int64] | None, Named | None]:
-    """The documents of rows, of these columns, which rows they are, and who wrote them."""
+) -> _Shaped:
+    """The documents of rows, of these columns."""
     if identity is None:
         return *shape.documents(partition, decoded, columns), None
     wanted = None if columns is None else {*columns, *identity.columns}
