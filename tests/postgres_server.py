@@ -60,13 +60,19 @@ SETTINGS = {
 }
 _PARENT = ThreadPoolExecutor(1, thread_name_prefix="test: parent of servers")
 """A server that goes down with us goes down with the thread that started it: so with this one."""
-ACCESS = f"local all {GUARDED} scram-sha-256\nlocal all all trust\n"
+ACCESS = f"""\
+local all {GUARDED} scram-sha-256
+local all all trust
+host all all 127.0.0.1/32 trust
+"""
 
 
 class PostgresServer:
     """A server in a folder of its own. Any number of kills and starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: str) -> None:
+        """`settings` go before those of all tests."""
+        self._settings = {**SETTINGS, **settings}
         self.folder = Path(tempfile.mkdtemp(prefix="pg-"))  # short: a socket's path is limited
         self.folder.chmod(0o755)
         self._programs = _programs()
@@ -91,6 +97,8 @@ class PostgresServer:
 
     def conninfo(self, name: str = "postgres", **options: str) -> str:
         given = {"host": str(self.folder), "dbname": name, "user": ADMINISTRATOR, **options}
+        if "port" in self._settings:
+            given = {"port": self._settings["port"], **given}
         return psycopg.conninfo.make_conninfo("", **given)
 
     def new_database(self) -> Database:
@@ -102,7 +110,7 @@ class PostgresServer:
     def start(self, **settings: str) -> None:
         """Returns once it answers, and has recovered what it had before."""
         assert not self.is_running, "the server runs already"
-        items = {**SETTINGS, **settings}.items()
+        items = {**self._settings, **settings}.items()
         options = [part for item in items for part in ("-c", "=".join(item))]
         data, log = self.folder / "data", self.folder / "log"
         command = [

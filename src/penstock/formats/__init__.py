@@ -1,4 +1,5 @@
-"""Values of records become columns: JSON, Avro and Protobuf, with or without a schema registry.
+"""Values of records become columns: JSON, Avro and Protobuf, with or without a schema registry, and
+Debezium's envelopes.
 
 1. `value_options` reads a user's options and refuses what does not fit together.
 2. `pinned` asks the registry, at the start of a query, for the schema that gives the columns.

@@ -8,6 +8,7 @@ from penstock.ddl import schema_from_ddl
 from penstock.errors import LocalProtocolError
 from penstock.formats.avro_format import AvroFormat
 from penstock.formats.avro_schema import parse_schema
+from penstock.formats.debezium import DebeziumFormat
 from penstock.formats.errors import SchemaError
 from penstock.formats.json_format import JsonFormat
 from penstock.formats.options import Encoding, ValueOptions
@@ -29,6 +30,8 @@ def open_format(options: ValueOptions, registry: Registry | None = None) -> Form
             raise LocalProtocolError("raw values have no format: they stay as they are")
         case Encoding.JSON:
             return JsonFormat(schema_from_ddl(options.schema))
+        case Encoding.DEBEZIUM:
+            return DebeziumFormat(schema_from_ddl(options.schema))
         case Encoding.AVRO:
             return _avro(options, registry)
         case Encoding.PROTOBUF:

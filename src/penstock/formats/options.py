@@ -1,7 +1,7 @@
 """The options of values: what a user of Spark writes, checked.
 
-`format` is raw, json, avro or protobuf. A schema is given (`schema`), or the registry has it
-(`schema.registry.url`). At the start of a query `pinned` asks the registry for the newest schema,
+`format` is raw, json, avro, protobuf or debezium. A schema is given (`schema`), or the registry
+has it (`schema.registry.url`). At the start of a query `pinned` asks it for the newest schema,
 once: the columns of a query do not change while it runs.
 """
 
@@ -44,6 +44,7 @@ class Encoding(enum.Enum):
     JSON = "json"
     AVRO = "avro"
     PROTOBUF = "protobuf"
+    DEBEZIUM = "debezium"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,8 @@ def _check(found: ValueOptions, options: Mapping[str, str]) -> None:
         case Encoding.RAW:
             for name in sorted(options.keys() - {"format"}):
                 raise ConfigurationError(
-                    f"option {name} needs a format: json, avro or protobuf; without one the value "
-                    "stays as it is"
+                    f"option {name} needs a format: json, avro, protobuf or debezium; without one "
+                    "the value stays as it is"
                 )
         case Encoding.JSON:
             if not found.schema:
@@ -112,6 +113,8 @@ def _check(found: ValueOptions, options: Mapping[str, str]) -> None:
                 raise ConfigurationError(
                     f"option {URL} is for avro and protobuf; format json takes the option schema"
                 )
+        case Encoding.DEBEZIUM:
+            _check_changes(found)
         case Encoding.AVRO | Encoding.PROTOBUF:
             if not found.schema and found.registry is None:
                 raise ConfigurationError(
@@ -122,6 +125,24 @@ def _check(found: ValueOptions, options: Mapping[str, str]) -> None:
             raise ConfigurationError(f"option {name} needs {URL}")
     if found.message and found.encoding is not Encoding.PROTOBUF:
         raise ConfigurationError("option message is for format protobuf only")
+
+
+def _check_changes(found: ValueOptions) -> None:
+    if not found.schema:
+        raise ConfigurationError(
+            "format debezium needs the option schema: the table's columns, such as "
+            "'id BIGINT, name STRING'"
+        )
+    if found.registry is not None:
+        raise ConfigurationError(
+            f"option {URL} is for avro and protobuf; format debezium reads what Kafka Connect's "
+            "JsonConverter writes"
+        )
+    if found.on_error is OnError.NULL:
+        raise ConfigurationError(
+            "on_error is null, and format debezium takes fail or dead_letter: a row of nulls "
+            "would be a change without a place in the database's log"
+        )
 
 
 def _chosen(

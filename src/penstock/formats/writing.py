@@ -72,8 +72,8 @@ class Written:
     def encoder(self, columns: pa.Schema) -> ValueEncoder:
         """Raises `SchemaError` for columns that the values cannot hold."""
         match self.encoding:
-            case Encoding.RAW:
-                raise LocalProtocolError("raw values have no format: they stay as they are")
+            case Encoding.RAW | Encoding.DEBEZIUM:
+                raise LocalProtocolError(f"nobody encodes values as {self.encoding.value}")
             case Encoding.JSON:
                 return JsonEncoder(columns)
             case Encoding.AVRO:
@@ -97,6 +97,11 @@ def written_options(given: Mapping[str, str]) -> WrittenOptions | None:
                 "'value' is written as it is"
             )
         return None
+    if encoding is Encoding.DEBEZIUM:
+        raise ConfigurationError(
+            "format debezium is for reading: its envelopes are written by connectors of databases. "
+            "Write json, avro or protobuf"
+        )
     if encoding is Encoding.JSON:
         for name in sorted(given.keys() - {"format"}):
             raise ConfigurationError(

@@ -160,6 +160,23 @@ class RowIdentityError(UnreadableRowError):
         )
 
 
+class ChangeLogError(UnreadableRowError):
+    """A change stands before others in the database's log, and was committed long after them: the
+    log is another one. What follows cannot be told from repetitions."""
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        super().__init__(topic, partition, offset)
+        self.topic, self.partition, self.offset = topic, partition, offset
+
+    def __str__(self) -> str:
+        return (
+            f"the change at offset {self.offset} of {self.topic}-{self.partition} stands before "
+            "earlier ones in the database's log, and was committed long after them: the database "
+            "was restored, or the connector reads another one. Give the connector another "
+            "topic.prefix, and read its topics with a new checkpoint"
+        )
+
+
 class KafkaFencedError(FencedError):
     """Another process has taken the transactional id, or the coordinator has ended a transaction
     that was open for too long. Of that transaction nothing is committed."""

@@ -169,6 +169,12 @@ def without_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(nothing)
 
 
+def selected(documents: pa.RecordBatch, columns: Names[str]) -> pa.RecordBatch:
+    """Some columns, also if these are none."""
+    kept = [name for name in documents.schema.names if name in columns]
+    return documents.select(kept) if kept else without_columns(documents.num_rows)
+
+
 def whole_column(rows: pa.Table, name: str) -> pa.Array[Any]:
     found: Any = rows.column(name)
     whole: pa.Array[Any] = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()

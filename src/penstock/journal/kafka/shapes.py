@@ -162,6 +162,24 @@ class FormatShape(_OfValues):
             begin += count
 
 
+class ChangeShape(FormatShape):
+    """Debezium's envelopes. A tombstone stands behind a deletion, for compaction, and tells nothing
+    that is not told: it is left out."""
+
+    def documents(
+        self, partition: Partition, decoded: Decoded, columns: Names[str] | None
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64] | None]:
+        batch, kept = super().documents(partition, decoded, columns)
+        values = whole_column(decoded.rows, "value")
+        if not values.null_count:
+            return batch, kept
+        is_told = values.is_valid().to_numpy(zero_copy_only=False)
+        if kept is None:
+            kept = np.arange(decoded.rows.num_rows)
+        is_told = is_told[kept]
+        return batch.filter(pa.array(is_told)), kept[is_told]
+
+
 class DeadLetterShape(_OfValues):
     """The values that do not parse, and nothing else."""
 
@@ -234,7 +252,9 @@ def _shape_of(values: Mapping[str, str], view: str, *, with_headers: bool) -> Sh
                 f"view {view!r} shows values that do not parse: it needs a format to parse them by"
             )
         return RawShape(with_headers=with_headers)
-    return DeadLetterShape(options) if view == DEAD_LETTERS_VIEW else FormatShape(options)
+    if view == DEAD_LETTERS_VIEW:
+        return DeadLetterShape(options)
+    return (ChangeShape if options.encoding is Encoding.DEBEZIUM else FormatShape)(options)
 
 
 def pinned_options(values: Mapping[str, str]) -> ValueOptions | None:
@@ -245,6 +265,11 @@ def pinned_options(values: Mapping[str, str]) -> ValueOptions | None:
     return replace(
         value_options(values), referenced=tuple((str(name), str(text)) for name, text in referenced)
     )
+
+
+def are_changes(values: Mapping[str, str]) -> bool:
+    """Whether they are Debezium's envelopes, which have places in a database's log."""
+    return values.get("format", "").strip().lower() == Encoding.DEBEZIUM.value
 
 
 def with_schema(values: Mapping[str, str], topic: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import ConfigurationError
 from penstock.frontier import Frontier
@@ -21,6 +21,7 @@ from penstock.journal.collection import Collection
 from penstock.journal.cut import check_there, cut_at
 from penstock.journal.errors import UnknownJournalError
 from penstock.journal.kafka.address import SCHEME, KafkaAddress, Subscription
+from penstock.journal.kafka.changes import ChangeReader
 from penstock.journal.kafka.client.fetching import Want
 from penstock.journal.kafka.client.offsets import NO_EPOCH
 from penstock.journal.kafka.cutting import cut_of_now
@@ -39,9 +40,9 @@ from penstock.journal.kafka.log_entries import KafkaTransactionLog
 from penstock.journal.kafka.producer import KafkaProducer
 from penstock.journal.kafka.producer_settings import is_of_producers, producer_settings
 from penstock.journal.kafka.records.batches import Partition
-from penstock.journal.kafka.rows import journal_batch, without_columns
+from penstock.journal.kafka.rows import journal_batch, selected
 from penstock.journal.kafka.settings import PREFIX, kafka_settings
-from penstock.journal.kafka.shapes import Shape, shape_of, with_schema
+from penstock.journal.kafka.shapes import Shape, are_changes, shape_of, with_schema
 from penstock.journal.kafka.written import written
 from penstock.journal.names import (
     EVERYTHING,
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
     from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
 
+_Shaped: TypeAlias = "tuple[pa.RecordBatch, NDArray[np.int64] | None, Named | None]"
+"""Documents, which rows they are unless there is one for each, and who wrote them."""
 PARTITION_BY: Final = ("topic", "partition")
 PATIENCE_SECONDS: Final = 90.0
 """So long brokers may be gone before a reader gives up."""
@@ -120,6 +123,7 @@ class KafkaStore(ProducingStore):
         self._topics: dict[tuple[str, ...] | None, tuple[float, dict[str, Topic]]] = {}
         self._shapes: dict[str, Shape] = {}
         self._known_to_write: set[str] = set()
+        self._changes: dict[str, ChangeReader] = {}
         self.is_whole: bool | None = None
         """Whether transactions are seen whole across partitions; None before it was tried."""
 
@@ -149,6 +153,11 @@ class KafkaStore(ProducingStore):
         self._check(name)
         identity = self._identity(name)
         if identity is not None:
+            if self._change_reader(name) is not None:
+                raise ConfigurationError(
+                    "identity: the changes of a database have their places in its log; leave the "
+                    "setting out with format debezium"
+                )
             identity.check(shape.schema)
         return Collection(name, (shape.schema,), shape.key, PARTITION_BY, is_external=True)
 
@@ -180,6 +189,17 @@ class KafkaStore(ProducingStore):
         each of them."""
         given = self._subscription(collection)
         return Identity.parse(given.identity) if given.identity and not given.view else None
+
+    def _change_reader(self, collection: str) -> ChangeReader | None:
+        """Of collections that are a database's changes."""
+        given = self._subscription(collection)
+        if given.view or not are_changes(given.values):
+            return None
+        found = self._changes.get(collection)
+        if found is None:
+            found = ChangeReader(self._log, self._shape(collection))
+            self._changes[collection] = found
+        return found
 
     def _subscription(self, collection: str) -> Subscription:
         return self._given.subscriptions.get(collection) or Subscription((collection,))
@@ -254,6 +274,10 @@ class KafkaStore(ProducingStore):
         while end is None or want.offset < end:
             try:
                 found = self._log.read(partition, want, self._deadline(), with_headers=with_headers)
+                self._note(partition, found)
+                if found.behind.offset == want.offset:
+                    return
+                shaped = self._documents(collection, partition, want, found, columns)
             except (UnknownTopicError, TopicMadeAgainError):
                 self._topics.clear()
                 raise UnknownJournalError(journal) from None
@@ -266,10 +290,7 @@ class KafkaStore(ProducingStore):
                 want = self._behind[partition] = replace(want, read_epoch=NO_EPOCH)
                 continue
             decoded, behind = found.decoded, found.behind
-            self._note(partition, found)
-            if behind.offset == want.offset:
-                return
-            documents, kept, named = _shaped(shape, identity, partition, decoded, columns)
+            documents, kept, named = shaped
             probe = self._probe_with(journal, partition, topic, found)
             batch = journal_batch(
                 *(journal, partition, decoded, behind.offset, documents),
@@ -283,11 +304,27 @@ class KafkaStore(ProducingStore):
             want = behind
             yield batch
 
+    def _documents(
+        self,
+        collection: str,
+        partition: Partition,
+        want: Want,
+        found: Read,
+        columns: Sequence[str] | None,
+    ) -> _Shaped:
+        """Of what was read from `want` on, in these columns."""
+        changes = self._change_reader(collection)
+        if changes is not None:
+            new = changes.documents(partition, want, found, columns, self._deadline())
+            return (*new, None)
+        shape, identity = self._shape(collection), self._identity(collection)
+        return _shaped(shape, identity, partition, found.decoded, columns)
+
     def read_together(self, wanted: Mapping[str, tuple[int, int]]) -> dict[str, NextRows]:
         found: dict[str, NextRows] = {}
         for collection in {parse_journal_name(journal)[0] for journal in wanted}:
-            if self._identity(collection) is not None:
-                continue  # rows that users name are read by `read`
+            if self._identity(collection) or self._change_reader(collection):
+                continue  # rows that may be repetitions are read by `read`
             known = dict(self._batch_bytes)
             found |= self._read_of(collection, wanted)
             if known != self._batch_bytes:  # batches are larger: now they fit
@@ -559,21 +596,16 @@ def _shaped(
     partition: Partition,
     decoded: Decoded,
     columns: Sequence[str] | None,
-) -> tuple[pa.RecordBatch, NDArray[np.int64] | None, Named | None]:
-    """The documents of rows, of these columns, which rows they are, and who wrote them."""
+) -> _Shaped:
+    """The documents of rows, of these columns."""
     if identity is None:
         return *shape.documents(partition, decoded, columns), None
     wanted = None if columns is None else {*columns, *identity.columns}
     documents, kept = shape.documents(partition, decoded, wanted)
     named = identity.of(partition, decoded, documents, kept)
     if wanted is not None and columns is not None and wanted != set(columns):
-        documents = _selected(documents, columns)
+        documents = selected(documents, columns)
     return documents, kept, named
-
-
-def _selected(documents: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    kept = [name for name in documents.schema.names if name in columns]
-    return documents.select(kept) if kept else without_columns(documents.num_rows)
 
 
 def _topic_identity(topic: Topic) -> str:

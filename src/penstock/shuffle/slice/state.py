@@ -182,17 +182,8 @@ class SliceState:
                 ]
             case Probed():
                 return self._probed(event)
-            case Fetched(read=number):
-                read = self._read(number)
-                if read.vanished:
-                    return []
-                self._fetching_bytes -= read.fetching_bytes
-                self._buffered_bytes -= read.buffered_bytes
-                read.fetched(event.batches, event.write_head, self._promised, now)
-                for batch in event.batches:
-                    self._lying.look(read.journal, batch.times, batch.producers, now)
-                self._buffered_bytes += read.buffered_bytes
-                return self._moved(read)
+            case Fetched():
+                return self._fetched(event, now)
             case Vanished() | Lost():
                 return self._gone(event)
             case ReplayFetched():
@@ -224,6 +215,20 @@ class SliceState:
         self._reach(read)
         if read.awaited and event.first_kept > read.needed_from:
             return [TellMissing(read.number, read.needed_from, event.first_kept)]
+        return self._moved(read)
+
+    def _fetched(self, event: Fetched, now: int) -> list[SliceEffect]:
+        read = self._read(event.read)
+        if read.vanished:
+            return []
+        self._fetching_bytes -= read.fetching_bytes
+        self._buffered_bytes -= read.buffered_bytes
+        read.fetched(event.batches, event.write_head, self._promised, now)
+        for batch in event.batches:
+            self._lying.look(read.journal, batch.times, batch.producers, now)
+        self._buffered_bytes += read.buffered_bytes
+        if not read.buffer:
+            self._reach(read)  # rows may be left out, and no round tells how far it came
         return self._moved(read)
 
     def _replay_fetched(self, event: ReplayFetched, now: int) -> list[SliceEffect]:

@@ -9,7 +9,12 @@ java_client.py, raw.py (a dump of what is stored), oracle.py (what a reader has 
 from __future__ import annotations
 
 from penstock.testing.kafka.cluster import KafkaCluster
-from penstock.testing.kafka.jars import KafkaUnavailableError, kafka_jars, spark_kafka_jars
+from penstock.testing.kafka.jars import (
+    KafkaUnavailableError,
+    debezium_jars,
+    kafka_jars,
+    spark_kafka_jars,
+)
 from penstock.testing.kafka.java_client import (
     JavaClientError,
     JavaGatewayProcess,
@@ -24,6 +29,7 @@ __all__ = [
     "JavaClientError",
     "JavaGatewayProcess",
     "JavaProducer",
+    "debezium_jars",
     "KafkaCluster",
     "KafkaNode",
     "KafkaUnavailableError",

@@ -81,6 +81,16 @@ KAFKA: Final = JarSet(
         Package("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
 )
+DEBEZIUM: Final = JarSet(
+    "debezium-3.4.0",
+    # Kafka Connect, which runs connectors with no code of ours, and the one for PostgreSQL.
+    (
+        Package("io.debezium", "debezium-connector-postgres", "3.4.0.Final"),
+        Package("org.apache.kafka", "connect-runtime", "4.3.1"),
+        Package("org.apache.kafka", "connect-json", "4.3.1"),
+        Package("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
 SPARK_KAFKA: Final = JarSet(
     "spark-kafka-4.2.0",
     # Spark 4.3.0 has published no Kafka source of its own. This set works with it.
@@ -98,6 +108,11 @@ SPARK_KAFKA: Final = JarSet(
 def kafka_jars() -> list[Path]:
     """The jars of a broker and of the Java client, in the order of a class path."""
     return installed(KAFKA)
+
+
+def debezium_jars() -> list[Path]:
+    """The jars of Kafka Connect and of Debezium's connector for PostgreSQL."""
+    return installed(DEBEZIUM)
 
 
 def spark_kafka_jars() -> list[Path]:

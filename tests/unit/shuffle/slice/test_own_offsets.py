@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import LocalProtocolError
 from penstock.ids import CLOCK_FLOOR
+from penstock.journal.offset_identity import clock_of
 from penstock.routing import assign
 from penstock.shuffle.parcels import PARCEL_FIELDS, fields_of
 from penstock.shuffle.queue.block import PartEncoder
@@ -353,6 +354,26 @@ def test_a_journal_is_read_to_its_end_though_no_row_is_there() -> None:
     nothing = replace(ONE_ROW.part(0, 0), next_offset=40)
     state.handle(Fetched(7, (nothing,), 40))
     assert (state.status().read_offset, state.status().rows_behind) == (40, 0)
+
+
+def test_the_session_hears_that_a_journal_was_read_through_rows_that_are_left_out() -> None:
+    """Else whoever waits for all that is there now would wait for ever."""
+    state = slice_of(replace(binding(), is_timed=True, by_offset=True))
+    for event in (ReadStarted(7, 0, "j"), AllReadsStarted(), Probed(7, 0, 40), ProgressAsked()):
+        state.handle(event)
+    nothing = replace(ONE_ROW.part(0, 0), next_offset=40)
+    effects = [*state.handle(Fetched(7, (nothing,), 40)), *state.round(NOW, PLENTY)]
+    told: list[int] = []
+    while effects:
+        effect = effects.pop(0)
+        if isinstance(effect, SendFlush):
+            effects += state.handle(Flushed(1, effect.cycle, 65536))
+        if isinstance(effect, Report):
+            told += [
+                entry.last_commit for one in effect.delta.journals() for entry in one.producers
+            ]
+            effects += state.handle(ProgressAsked())
+    assert told[-1:] == [clock_of(40)]
 
 
 def test_a_batch_that_ends_beyond_its_last_row_is_drained_to_there() -> None:
