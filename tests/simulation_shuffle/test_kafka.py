@@ -77,7 +77,7 @@ class DoesNotMatch(SessionState):
 def test_without_the_log_transactions_are_torn() -> None:
     parts = Parts(
         session_state=DoesNotMatch,
-        patches={f"{Topics.__module__}.Topics.transaction_log": lambda _: None},
+        patches={f"{Topics.__module__}.Topics.transaction_log": lambda *_: None},
     )
     found = (run(seed, parts=parts).violation for seed in range(FEW))
     assert any(violation is not None and "is torn" in violation for violation in found)
