@@ -27,6 +27,7 @@ OFTEN: Final = {
     "ids expired": 0.1,
     "looks at the log": 1.0,
     "recoveries": 0.01,
+    "restarts that go on in the log": 0.05,
     "transactions": 2.0,
     "transactions that fence": 0.2,
     "transactions that time out": 0.1,

@@ -19,6 +19,7 @@ from penstock.shuffle.session.ledger import entries_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.frontier import Frontier
     from penstock.journal.markers import MarkersSought
     from penstock.journal.transaction_log import LogEntry, Look, Marker
     from penstock.shuffle.session.ledger import ReadKey
@@ -66,6 +67,8 @@ LogEffect: TypeAlias = ReadLog | FindMarkers
 class MatchedProgress:
     matched: list[tuple[Progressed, Matched]] = field(default_factory=list)
     """For the checkpoints, in this order."""
+    through: Frontier | None = None
+    """Behind it: what nobody has to wait for any more."""
     wanted: LogEffect | None = None
     """What the rest waits for. None: nothing waits, or it was asked for."""
 
@@ -106,9 +109,8 @@ class LogMatching:
         for waiting in self._waiting:
             waiting.reads += 1
         found = self._match()
-        if found.wanted is None and self.rules.needs_look:
-            # Nobody waits for it yet. The sooner it is, the less is below it.
-            found.wanted = ReadLog(looks=True)
+        through = self.rules.through()
+        found.through = through if len(through.producers) else None
         return found
 
     def on_markers(self, found: MarkersFound) -> MatchedProgress:
@@ -157,6 +159,9 @@ class LogMatching:
                 return found
             self._waiting.popleft()
             found.matched.append((event, matched))
+        if rules.needs_look:
+            # Nobody waits for it yet. The sooner it is, the less is below it.
+            found.wanted = ReadLog(looks=True)
         return found
 
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from penstock.frontier import Frontier, ProducerFrontier, reduce, reduce_all
+from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier, reduce, reduce_all
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer
 from penstock.journal.names import name_of
 from penstock.journal.offset_identity import READER, are_transactional, clock_of, offset_of
@@ -45,7 +45,6 @@ from penstock.shuffle.session.ledger import entries_of, is_open
 from penstock.shuffle.session.looks import Anchor, LoggedProducer, Matched, NotYetError, PastLook
 from penstock.shuffle.session.numbers import (
     RESUMED,
-    frontier_of,
     hinted,
     number_of,
     place_of,
@@ -113,8 +112,14 @@ class Matching:
         self._remembered = remembered
         self._opened: set[Source] = set()
         """Who has rows of a transaction that is not over, up to where each journal was read."""
-        self._crossed: set[Source] = set()
-        """Whose markers may be among rows that are lost, and who was at no look since."""
+        self._offsets: dict[Source, int] = {}
+        """As frontiers have them: where open spans begin, or the last one ended."""
+        self._begun_anew: set[int] = set()
+        """Producers whose commits may wait for markers that are matched with nothing any more, and
+        that were still at no look since."""
+        self._through: dict[ReadKey, dict[int, int]] = {}
+        """By journal and binding, the numbers of producers that are complete because it was read up
+        to a look, and were not told to the pipeline."""
         self._unheard: dict[Source, tuple[int, int]] = {}
         """Of `Remembered.pending`, those whose journals this session has not heard of yet."""
         self._expected_from: dict[Source, int] = {}
@@ -285,7 +290,12 @@ class Matching:
         names = frozenset(map(name_of, ends))
         look = PastLook(dict(ends), names, frozenset(moving), still, log_then)
         self._looks.append(look)
-        self.needs_look = False
+        for producer in self._begun_anew - moving:
+            self._begun_anew.discard(producer)
+            for journal in ends:
+                for binding in self._bindings(name_of(journal)):
+                    self._complete_at_look(len(self._looks) - 1, (journal, binding), producer)
+        self.needs_look = bool(self._begun_anew)
         self.on_log(after)
 
     # What Slices report
@@ -295,7 +305,8 @@ class Matching:
         journals of each transaction. None: not before the log was read once more, or looked at
         (`needs_look`)."""
         try:
-            self._cross([marker for marker in markers if marker.is_lost])
+            for lost in [marker for marker in markers if marker.is_lost]:
+                self._note_lost(lost)
             markers = [marker for marker in markers if not marker.is_lost]
             anchors = self._anchors_of(delta, markers)
             matched = self._matched(markers, anchors)
@@ -307,13 +318,18 @@ class Matching:
             source = source_of(marker)
             if entry is not None:
                 self._take(marker, entry, hints)
+                if marker.is_commit and self._is_of_earlier_session(anchors[source]):
+                    # Its Slice may have told commits below the look to that session: they are in
+                    # the delta, and no marker says so.
+                    self._promise(source, anchors[source], below)
             elif marker.is_commit and not anchors[source].is_resumed:
                 self._take_below(source, clock_of(marker.offset), anchors[source], below)
         for source, clock in self._untold(delta, anchors):
             # Of a Slice that was restored: it told these commits to an earlier session.
             self._take_below(source, clock, anchors[source], below)
-        numbered = reduce(self._numbered(delta), self._through(delta))
+        self._note_reads(delta)
         self._note_heard(delta)
+        numbered = reduce(self._numbered(delta), self.through())
         named = hinted(below)
         return Matched(reduce_all([numbered, hinted(hints), named]), named)
 
@@ -322,6 +338,7 @@ class Matching:
             is_opened = is_open(entry.last_commit, entry.offset)
             turn = self._opened.add if is_opened else self._opened.discard
             turn((*entry.key, entry.producer))
+            self._offsets[*entry.key, entry.producer] = entry.offset
         heard = {entry.key for entry in entries_of(delta, delta.producers == READER.int64)}
         self._unheard = {key: one for key, one in self._unheard.items() if key[:2] not in heard}
 
@@ -338,32 +355,17 @@ class Matching:
             if len(self._queue(source)) < count:
                 self._begin_anew(source[2], "the transaction log has no entry for a marker of it")
 
-    def _cross(self, lost: Sequence[Marker]) -> None:
-        """Journals have lost rows, and perhaps markers among them. The log was read since that was
+    def _note_lost(self, lost: Marker) -> None:
+        """A journal has lost rows, and perhaps markers among them. The log was read since that was
         found out: so it has the entries of these markers. Who waits for one there may wait for one
-        that is gone, and would take the next for it. At its next look all that it had there is
-        below: nobody waits for it in this journal once that is read. Raises before that look."""
-        for one in lost:
-            for source in self._waiting_before(one):
-                self._begin_anew(source[2], f"{name_of(one.journal)} has lost rows")
-                self._crossed.add(source)
-        for source in sorted(self._crossed):
-            anchor = self._anchor(source)
-            unread = self._unread.setdefault(source[:2], [])
-            unread.append((anchor.end, source[2], anchor.number + 1))
-            self._crossed.remove(source)
-
-    def _waiting_before(self, lost: Marker) -> list[Source]:
-        found = []
-        for journal, binding, producer in list(self._expected):
-            source = (lost.journal, lost.binding, producer)
-            if (journal, binding) != (name_of(lost.journal), lost.binding) or source in found:
-                continue
-            if producer not in self._restless and self._queue(source):
-                anchor = self._anchor(source)
-                if anchor.end < lost.offset and self._queue(source):
-                    found.append(source)
-        return found
+        that is gone, and would take the next for it."""
+        key = (name_of(lost.journal), lost.binding)
+        for source in [one for one, queue in self._expected.items() if queue and one[:2] == key]:
+            producer = source[2]
+            if producer not in self._restless:
+                anchor = self._anchor((lost.journal, lost.binding, producer))
+                if anchor.end < lost.offset and self._expected.get(source):
+                    self._begin_anew(producer, f"{key[0]} has lost rows")
 
     def _anchors_of(self, delta: Frontier, markers: Sequence[Marker]) -> dict[Source, Anchor]:
         """Raises if one is missing."""
@@ -446,8 +448,8 @@ class Matching:
     def _take(self, marker: Marker, entry: Decided, hints: dict[Source, int]) -> None:
         source = source_of(marker)
         self._queue(source).popleft()
-        if not marker.is_commit:
-            return
+        if not marker.is_commit or clock_of(marker.offset) <= self._last_commit(source):
+            return  # an earlier session may have delivered it
         number = number_of(entry.number)
         self._note(source, number, clock_of(marker.offset))
         own = (name_of(marker.journal), marker.binding)
@@ -456,16 +458,23 @@ class Matching:
                 if (journal, binding) != own:
                     raise_to(hints, (journal, binding, marker.producer), number)
 
-    def _note_read(self, key: ReadKey, end: int) -> int:
+    def _note_read(self, key: ReadKey, end: int) -> None:
         self._of_name[name_of(key[0])].add(key[0])
         self._read_to[key] = max(end, self._read_to.get(key, 0))
-        return self._read_to[key]
 
     def _take_below(
         self, source: Source, clock: int, anchor: Anchor, hints: dict[Source, int]
     ) -> None:
         """A commit below a look is complete when all journals were read up to it."""
         self._note(source, anchor.number, clock)
+        self._promise(source, anchor, hints)
+
+    def _is_of_earlier_session(self, anchor: Anchor) -> bool:
+        is_look = self._remembered is not None and self._remembered.is_look
+        return is_look and anchor.look == 0
+
+    def _promise(self, source: Source, anchor: Anchor, hints: dict[Source, int]) -> None:
+        """Names all journals that are not read up to the look."""
         _, binding, producer = source
         cohort = self._cohorts[binding]
         if (anchor.look, cohort, producer) in self._promised:
@@ -474,9 +483,17 @@ class Matching:
         for journal, end in self._looks[anchor.look].ends.items():
             for target in self._index.targets(name_of(journal), cohort):
                 if self._read_to.get((journal, target), 0) < end:
-                    unread = self._unread.setdefault((journal, target), [])
-                    unread.append((end, producer, anchor.number + 1))
+                    self._complete_at_look(anchor.look, (journal, target), producer)
                     raise_to(hints, (name_of(journal), target, producer), anchor.number + 1)
+
+    def _complete_at_look(self, place: int, key: ReadKey, producer: int) -> None:
+        """Once this journal is read up to the look, all that the producer decided before is known
+        there."""
+        look = self._looks[place]
+        number = look.decided.get(producer, number_of(-1)) + 1
+        unread = self._unread.setdefault(key, [])
+        unread.append((look.ends[key[0]], producer, number))
+        self._pass(key)
 
     def _untold(
         self, delta: Frontier, anchors: Mapping[Source, Anchor]
@@ -505,17 +522,43 @@ class Matching:
         kept = (numbers > np.uint64(CLOCK_NONE)) | (hints > np.uint64(CLOCK_NONE))
         return replace(delta, last_commits=numbers, hinted_commits=hints).keep_entries(kept)
 
-    def _through(self, delta: Frontier) -> Frontier:
-        """What is complete because journals were read up to a look."""
-        entries: dict[ReadKey, dict[int, int]] = {}
+    def _note_reads(self, delta: Frontier) -> None:
         for entry in entries_of(delta, delta.producers == READER.int64):
-            end = self._note_read(entry.key, offset_of(entry.last_commit))
-            unread = self._unread.get(entry.key, [])
-            for _, producer, number in [one for one in unread if one[0] <= end]:
-                own = entries.setdefault(entry.key, {})
-                own[producer] = max(number, own.get(producer, 0))
-            self._unread[entry.key] = [one for one in unread if one[0] > end]
-        return frontier_of(entries, ProducerFrontier)
+            self._note_read(entry.key, offset_of(entry.last_commit))
+            self._pass(entry.key)
+
+    def _pass(self, key: ReadKey) -> None:
+        """The ends of looks up to which a journal was read."""
+        end = self._read_to.get(key, 0)
+        unread = self._unread.get(key, [])
+        for _, producer, number in [one for one in unread if one[0] <= end]:
+            own = self._through.setdefault(key, {})
+            own[producer] = max(number, own.get(producer, 0))
+        self._unread[key] = [one for one in unread if one[0] > end]
+
+    def through(self) -> Frontier:
+        """For the pipeline: what is complete because journals were read up to a look."""
+        found, self._through = self._through, {}
+        return Frontier.of(
+            JournalFrontier(*key, self._completed(key, numbers))
+            for key, numbers in sorted(found.items())
+        )
+
+    def _completed(self, key: ReadKey, numbers: Mapping[int, int]) -> tuple[ProducerFrontier, ...]:
+        """With the offsets that are known: a span that is open stays open."""
+        return tuple(
+            sorted(
+                (
+                    ProducerFrontier(
+                        Producer.from_int64(producer),
+                        number,
+                        offset=self._offsets.get((*key, producer), 0),
+                    )
+                    for producer, number in numbers.items()
+                ),
+                key=lambda entry: entry.producer,
+            )
+        )
 
     # What the pipeline gives back
 
@@ -575,6 +618,7 @@ class Matching:
         self._first_look = len(self._looks)
         self._restless, self._anchors, self._expected = set(), {}, {}
         self._unheard, self._remembered = {}, None
+        self._begun_anew |= {producer for _, _, producer in self._pending}
         self.needs_look = (
             True  # compaction keeps a producer's last entry: who is in flight is known
         )
@@ -587,4 +631,6 @@ class Matching:
         self._anchors = {key: anchor for key, anchor in self._anchors.items() if key[2] != producer}
         self._expected = {key: one for key, one in self._expected.items() if key[2] != producer}
         self._unheard = {key: one for key, one in self._unheard.items() if key[2] != producer}
+        if any(source[2] == producer for source in self._pending):
+            self._begun_anew.add(producer)
         self.needs_look = True

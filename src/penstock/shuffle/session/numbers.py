@@ -11,7 +11,7 @@ from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from penstock.journal.transaction_log import Marker
     from penstock.shuffle.session.ledger import ReadKey
@@ -41,22 +41,11 @@ def raise_to(numbers: dict[Source, int], source: Source, number: int) -> None:
 
 
 def hinted(hints: Mapping[Source, int]) -> Frontier:
-    entries: dict[ReadKey, dict[int, int]] = {}
+    entries: dict[ReadKey, list[ProducerFrontier]] = {}
     for (journal, binding, producer), number in hints.items():
-        entries.setdefault((journal, binding), {})[producer] = number
-    return frontier_of(
-        entries, lambda producer, number: ProducerFrontier(producer, CLOCK_NONE, number)
+        hint = ProducerFrontier(Producer.from_int64(producer), CLOCK_NONE, number)
+        entries.setdefault((journal, binding), []).append(hint)
+    return Frontier.of(
+        JournalFrontier(*key, tuple(sorted(own, key=lambda entry: entry.producer)))
+        for key, own in sorted(entries.items())
     )
-
-
-def frontier_of(
-    entries: Mapping[ReadKey, Mapping[int, int]],
-    entry_of: Callable[[Producer, int], ProducerFrontier],
-) -> Frontier:
-    """A frontier of these journals, of which each producer has a number."""
-
-    def made(numbers: Mapping[int, int]) -> tuple[ProducerFrontier, ...]:
-        found = [entry_of(Producer.from_int64(one), number) for one, number in numbers.items()]
-        return tuple(sorted(found, key=lambda entry: entry.producer))
-
-    return Frontier.of(JournalFrontier(*key, made(own)) for key, own in sorted(entries.items()))

@@ -587,12 +587,13 @@ class SessionState:
         return self._check_in(event, delta, now)
 
     def _check_in(self, event: Progressed, delta: Frontier, now: float) -> list[SessionEffect]:
+        return [AskProgress(event.member, event.lane), *self._on_progressed(delta, now)]
+
+    def _on_progressed(self, delta: Frontier, now: float) -> list[SessionEffect]:
         was_ready = self._checkpoints.has_ready
         self._checkpoints.on_progressed(delta, now)
-        effects: list[SessionEffect] = [AskProgress(event.member, event.lane)]
-        if self._checkpoints.has_ready and not was_ready:
-            effects.append(CheckpointReady())
-        return effects
+        is_ready = self._checkpoints.has_ready and not was_ready
+        return [CheckpointReady()] if is_ready else []
 
     # Where a transaction log says what belongs together
 
@@ -628,6 +629,9 @@ class SessionState:
             reported = self._checkpoints.reported
             self._checkpoints.extend(self._instances.place(matched.below, reported), now)
             effects += self._check_in(event, self._instances.place(matched.delta, reported), now)
+        if found.through is not None:
+            through = self._instances.place(found.through, self._checkpoints.reported)
+            effects += self._on_progressed(through, now)
         return effects if found.wanted is None else [*effects, found.wanted]
 
     def _tell(self, key: SliceKey, effect: SessionEffect) -> list[SessionEffect]:

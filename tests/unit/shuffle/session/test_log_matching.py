@@ -31,11 +31,11 @@ WRITER = transactional(7)
 ASKED = AskProgress(4, 0)
 
 
-def begun(remembered: Remembered | None) -> SessionState:
+def begun(remembered: Remembered | None, resume: Frontier | None = None) -> SessionState:
     state = SessionState(
         PLAN,
         Topology(PLAN, {"orders": ORDERS}, assign([4])),
-        Frontier.of(),
+        resume or Frontier.of(),
         0.0,
         has_log=True,
         restored=remembered is not None,
@@ -46,12 +46,16 @@ def begun(remembered: Remembered | None) -> SessionState:
 
 
 def progress(
-    journal: str, to: int, commit: int | None = None, markers: tuple[Marker, ...] = ()
+    journal: str,
+    to: int,
+    commit: int | None = None,
+    markers: tuple[Marker, ...] = (),
+    opened: int | None = None,
 ) -> Progressed:
     clock = CLOCK_FLOOR if commit is None else clock_of(commit)
     entries = [
         ProducerFrontier(READER, clock_of(to), offset=-to),
-        ProducerFrontier(Producer.from_int64(WRITER), clock, offset=-to),
+        ProducerFrontier(Producer.from_int64(WRITER), clock, offset=opened or -to),
     ]
     ordered = tuple(sorted(entries, key=lambda entry: entry.producer))
     return Progressed(4, 0, Frontier.of([JournalFrontier(journal, 0, ordered)]), markers)
@@ -149,6 +153,40 @@ def test_a_session_that_has_not_read_up_to_its_look_remembers_the_look() -> None
     assert committed(after) == {EU: clock_of(11)}
 
 
+def test_what_an_earlier_session_delivered_behind_its_look_is_not_waited_for_again() -> None:
+    """Its look was not reached in a third journal: so all behind the look is matched once more."""
+    state = begun(None)
+    ends = {(EU, ""): 5, (US, ""): 5, ("orders/region=far/000", ""): 9}
+    state.on_log(LogRead((), Look((Idle(WRITER, 39),), ends, (), ())), 0.0)
+    state.on_log(LogRead((decided(40, EU, US),)), 0.0)
+    state.on_event(progress(EU, 8, 7, (marker(EU, 7),)), 0.0)
+    state.on_event(progress(US, 8, 6, (marker(US, 6),)), 0.0)
+    assert committed(state) == {EU: clock_of(7), US: clock_of(6)}
+    kept = state.remembered()
+    assert kept is not None
+    assert kept.is_look
+    after = begun(kept, state.frontier)
+    after.on_log(LogRead((decided(40, EU, US),)), 0.0)
+    for name, commit in ((EU, 7), (US, 6)):
+        (wanted,) = after.on_event(progress(name, 8, commit), 0.0)
+        assert wanted == FindMarkers({(name, 0): MarkersSought(5, 5, 8, None)})
+        after.on_markers(MarkersFound((marker(name, commit),)), 0.0)
+    after.on_event(progress("orders/region=far/000", 9), 0.0)
+    assert not after.waiting
+
+
+def test_a_span_that_is_open_stays_open_where_a_look_is_reached() -> None:
+    """Else nobody would read its begin again after queues were lost."""
+    state = begun(None)
+    state.on_log(LogRead((), Look((Idle(WRITER, 39),), {(EU, ""): 9}, (), ())), 0.0)
+    told = progress(EU, 10, 4, (marker(EU, 4),), opened=7)
+    state.on_event(told, 0.0)
+    state.take()
+    entry = state.frontier.entry(EU, 0, Producer.from_int64(WRITER))
+    assert entry is not None
+    assert (entry.last_commit, entry.offset) == (clock_of(4), 7)
+
+
 def test_only_who_was_asked_tells_markers() -> None:
     with pytest.raises(LocalProtocolError, match="nobody has asked"):
         begun(REMEMBERED).on_markers(MarkersFound(()), 0.0)
@@ -169,7 +207,8 @@ def test_a_marker_that_is_lost_is_waited_for_until_a_look_is_behind_it() -> None
     assert committed(state) == {}
     behind = progress(US, 9, markers=(Marker.lost(US, 0, 8),))
     assert state.on_event(behind, 0.0) == [ReadLog(looks=False)]
-    assert state.on_log(LogRead(), 0.0) == [ReadLog(looks=True)]
+    assert state.on_log(LogRead(), 0.0) == [ASKED, ReadLog(looks=True)]
+    assert committed(state) == {}
     look = Look((), {(EU, ""): 8, (US, ""): 9}, (), ())
     assert CheckpointReady() in state.on_log(LogRead((), look), 0.0)
     assert committed(state) == {EU: clock_of(7)}

@@ -290,6 +290,9 @@ class Session:
             reported = self.checkpoints.reported
             self.checkpoints.extend(self.instances.place(matched.below, reported), 0.0)
             self.checkpoints.on_progressed(self.instances.place(matched.delta, reported), 0.0)
+        if found.through is not None:
+            through = self.instances.place(found.through, self.checkpoints.reported)
+            self.checkpoints.on_progressed(through, 0.0)
 
     def _others_write(self, writes: Random | None) -> None:
         if writes is not None:
@@ -353,6 +356,8 @@ def check_whole(kafka: Kafka, frontier: Frontier, cohorts: tuple[int, ...]) -> s
     return everywhere
 
 
+ROUNDS_MAX = 20
+"""Each may begin the matching of one more producer anew."""
 COHORTS = [(0,), (0, 0), (0, 1)]
 
 
@@ -417,7 +422,7 @@ def play(seed: int) -> int:  # noqa: PLR0912 - a story has many turns
                 pass
     kafka.finish()
     session.progress(*slices.report({key: len(kafka.rows[key[0]]) for key in reads}))
-    for _ in range(6):
+    for _ in range(ROUNDS_MAX):
         session.hear_log()
         session.take()
     found = check_whole(kafka, session.frontier, cohorts)
