@@ -380,13 +380,8 @@ class Matching:
                 continue
             # Told by a Slice that was restored.
             anchor = anchors[source] = self._anchor(source)
-            if anchor.is_resumed:
+            if anchor.is_resumed or offset_of(entry.last_commit) >= anchor.end:
                 self._begin_anew(entry.producer, "a marker of it was not found again")
-                raise NotYetError
-            if offset_of(entry.last_commit) >= anchor.end and source not in told:
-                # It is not below the look: that is too old.
-                del self._anchors[source]
-                self.needs_look = True
                 raise NotYetError
         return anchors
 
