@@ -375,6 +375,7 @@ def play(seed: int) -> int:  # noqa: PLR0912 - a story has many turns
     session = Session(slices, cohorts, Frontier.of(), begin, restored=False)
     saved = slices.snapshot()
     compacts = random.random() < 0.4
+    """Then without restarts: decision 032 says what is known to be missing there."""
     goes_on = begin is not None and kafka.keeps_log and not compacts and not kafka.repeats_markers
     """Nothing is lost, written twice or forgotten: then nobody has to look."""
     for _ in range(random.randint(20, 150)):
@@ -409,7 +410,7 @@ def play(seed: int) -> int:  # noqa: PLR0912 - a story has many turns
                     reads.append((name, place))
                     slices.begin((name, place))
                     session.instances.begin((name, place), name)
-            case "s" if random.random() < 0.4:
+            case "s" if random.random() < 0.4 and not compacts:
                 # All begins anew. Slices go on where their snapshots were, and tell all they know.
                 if random.random() < 0.5 and saved.places.keys() == slices.places.keys():
                     session.slices = slices = saved
