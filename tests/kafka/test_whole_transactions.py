@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.demo.kafka.transfers import PARTITIONS, Topics
+from penstock.shuffle.session.log_reading import LogReader
 from penstock.testing.kafka.java_client import JavaGatewayProcess
 from penstock.testing.kafka.machine import wait_until
 from penstock.testing.kafka.oracle import judge
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from penstock.shuffle.session.log_matching import LogRead
     from penstock.testing.kafka import KafkaCluster
 
 pytestmark = pytest.mark.slow
@@ -115,6 +117,39 @@ def test_no_epoch_has_a_part_of_a_transaction(
     assert not verdict.faults
     assert (verdict.committed, verdict.transactions) == (ledger.books.postings, len(committed))
     assert verdict.unmatched == 0
+
+
+def test_a_restart_needs_no_look_at_what_was_committed_meanwhile(
+    kafka: KafkaCluster, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matching goes on where it was. Up to a look everything would have to be in one batch."""
+    looks: list[LogReader] = []
+    look = LogReader._look
+
+    def noted(reader: LogReader) -> LogRead:
+        looks.append(reader)
+        return look(reader)
+
+    monkeypatch.setattr(LogReader, "_look", noted)
+    ledger = Ledger(kafka, topics, tmp_path / "feed")
+    name = f"{topics.debits}-clerk"
+    clerk = Clerk(name, VersionOne(kafka, name), topics, 1)
+    try:
+        for rounds in range(1, 3):
+            clerk.work(lambda: len(clerk.committed) >= 300 * rounds - 280)  # noqa: B023 - called at once
+            ledger.wait_for(clerk.committed)
+            ledger.stop()
+            looks.clear()
+            clerk.work(lambda: len(clerk.committed) >= 300 * rounds)  # noqa: B023
+            ledger.go_on()
+            ledger.wait_for(clerk.committed)
+            assert not looks
+    finally:
+        ledger.close()
+    assert not ledger.torn
+    assert not ledger.books.repeated
+    assert ledger.books.transfers == clerk.committed.keys()
+    assert ledger.books.postings == sum(clerk.committed.values())
 
 
 def test_an_open_transaction_hides_nothing_of_others(

@@ -162,7 +162,14 @@ class Ledger:
 
     def begin_anew(self) -> None:
         """As a source process that ended: the next one goes on in the feed's folder."""
+        self.stop()
+        self._open()
+
+    def stop(self) -> None:
         self._outlet.close()
+
+    def go_on(self) -> None:
+        """After `stop`."""
         self._open()
 
     def step(self) -> bool:

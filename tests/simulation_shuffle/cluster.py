@@ -7,7 +7,7 @@ lost, the queues are begun anew, as docs/shuffle.md has it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 
@@ -19,13 +19,14 @@ from penstock.shuffle.queue.machine import QueueMachine
 from penstock.shuffle.queue.snapshot import decode_state, encode_state
 from penstock.shuffle.resume import Epoch, Resume, SessionRecord
 from penstock.shuffle.session.hint_index import HintIndex
+from penstock.shuffle.session.log_matching import FindMarkers, MarkersFound, ReadLog
+from penstock.shuffle.session.log_reading import opened_log
 from penstock.shuffle.session.state import (
     AllReadsStarted,
     AskProgress,
     CheckpointReady,
     Looked,
     Progressed,
-    ReadLog,
     SessionState,
     StartRead,
 )
@@ -48,9 +49,11 @@ from tests.simulation_shuffle.slices import PlayedSlice
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.journal.store import ReadableStore
     from penstock.shuffle.queue.events import QueueState
+    from penstock.shuffle.session.log_matching import LogRead
     from penstock.shuffle.session.lost import RowsLostError
-    from penstock.shuffle.session.state import LogRead, SessionEffect, SessionEvent, Sought
+    from penstock.shuffle.session.state import SessionEffect, SessionEvent, Sought
     from tests.simulation.world import World
     from tests.simulation_shuffle.setting import Setting
 
@@ -247,7 +250,12 @@ class Cluster:
         )
         self.world.counts["recoveries"] += resume.recovering
         # A session that only reads again what was lost has no use for the log.
-        log = None if resume.recovering else setting.journals.transaction_log()
+        log, remembered = None, None
+        if not resume.recovering:
+            log, remembered = opened_log(resume, cast("ReadableStore", setting.journals))
+        if restored is not None:
+            self.world.counts["restarts"] += 1
+            self.world.counts["restarts that go on in the log"] += remembered is not None
         self.session = self.parts.session_state(
             setting.plan,
             Topology(setting.plan, setting.journals.collections, setting.assignment),
@@ -257,6 +265,7 @@ class Cluster:
             adopted=record.adopted,
             restored=restored is not None,
             has_log=log is not None,
+            remembered=remembered,
         )
         self._log_reader = (
             None if log is None else PlayedLogReader(self.process, setting, log, self._hear_log)
@@ -383,8 +392,11 @@ class Cluster:
             self.oracle.raise_gap_floors(event.delta.gap_floor)
         self._obey(self.session.on_event(event, self.world.now))
 
-    def _hear_log(self, read: LogRead) -> None:
-        self._obey(self.session.on_log(read, self.world.now))
+    def _hear_log(self, read: LogRead | MarkersFound) -> None:
+        if isinstance(read, MarkersFound):
+            self._obey(self.session.on_markers(read, self.world.now))
+        else:
+            self._obey(self.session.on_log(read, self.world.now))
 
     def _obey(self, effects: list[SessionEffect]) -> None:
         for effect in effects:
@@ -407,6 +419,9 @@ class Cluster:
                 case ReadLog():
                     assert self._log_reader is not None
                     self._log_reader.want(looks=effect.looks)
+                case FindMarkers():
+                    assert self._log_reader is not None
+                    self._log_reader.find(effect)
                 case CheckpointReady():
                     pass
 

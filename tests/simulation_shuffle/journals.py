@@ -16,7 +16,7 @@ from penstock.journal.store import JournalBatch, ReadableStore
 from penstock.sequence import UNSEEN, Outcome, ProducerState, sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.journal.transaction_log import TransactionLog
 
@@ -202,7 +202,10 @@ class Journals:
     def new_journal(self, name: str, collection: str, identity: str) -> Journal:
         return Journal(name, collection, identity)
 
-    def transaction_log(self) -> TransactionLog | None:
+    def transaction_log(
+        self,
+        begins: Mapping[int, int] | None = None,  # noqa: ARG002
+    ) -> TransactionLog | None:
         """Acknowledgements name each other's journals."""
         return None
 

@@ -9,7 +9,7 @@ from penstock.journal.kafka.transaction_log import Entry, Status, Tombstone
 from penstock.journal.kafka.transaction_tail import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 LOG_PARTITIONS: Final = 2
 NOW: Final = Deadline.after(3600.0)
@@ -77,10 +77,12 @@ class PlayedLog:
 class PlayedTail:
     """What `TransactionTail` is to the log of a cluster."""
 
-    def __init__(self, log: PlayedLog, interrupt: Callable[[], None]) -> None:
+    def __init__(
+        self, log: PlayedLog, interrupt: Callable[[], None], begins: Mapping[int, int] | None
+    ) -> None:
         self._log = log
         self._interrupt = interrupt
-        self._begins: dict[int, int] = {}
+        self._begins = dict(begins or {})
 
     def ends(self, deadline: Deadline) -> dict[int, int]:  # noqa: ARG002
         return dict(self._log.ends)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation_shuffle.setting import Setting
 
 COMPACTION_SECONDS: Final = 0.3
+_CLEANED: Final = evenly(False, True)
 _COMPACTED: Final = Menu((2, 0.0), (1, 0.5), (1, 1.0))
 """How much of a partition of the log a cleaner goes over."""
 _INTERRUPTED: Final = seldom(300)
@@ -84,7 +85,8 @@ def _live(world: World, setting: Setting, parts: Parts, folder: Path | None) -> 
         world.post(COMPACTION_SECONDS, compact)
 
     topics.interrupt = interrupt
-    world.post(COMPACTION_SECONDS, compact)
+    if world.choices.choose("log is cleaned", _CLEANED):
+        world.post(COMPACTION_SECONDS, compact)
     cluster.losses.plan()
     try:
         advance(cluster, WRITING_SECONDS * length)

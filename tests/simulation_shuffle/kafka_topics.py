@@ -10,14 +10,15 @@ import pyarrow as pa
 
 from penstock.errors import LocalProtocolError
 from penstock.ids import Kind
+from penstock.journal.errors import OffsetDroppedError, UnknownJournalError
 from penstock.journal.kafka.log_entries import KafkaTransactionLog
 from penstock.journal.offset_identity import ROLLBACK_CLOCK, clock_of
-from penstock.journal.store import JournalBatch
+from penstock.journal.store import JournalBatch, Probe
 from tests.simulation_shuffle.journals import SCHEMA, Journal, Journals, Row
 from tests.simulation_shuffle.kafka_log import NOW, PlayedTail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.journal.transaction_log import TransactionLog
     from penstock.sequence import ProducerState
@@ -112,11 +113,32 @@ class Topics(Journals):
         journal.head = len(journal.rows)
         return journal, offset
 
-    def transaction_log(self) -> TransactionLog:
-        tail: Any = PlayedTail(self.log, lambda: self.interrupt())  # noqa: PLW0108 - it is set later
-        found = KafkaTransactionLog(tail, _journals_of, self._heads)
+    def transaction_log(self, begins: Mapping[int, int] | None = None) -> TransactionLog:
+        tail: Any = PlayedTail(self.log, lambda: self.interrupt(), begins)  # noqa: PLW0108 - it is set later
+        found = KafkaTransactionLog(tail, _journals_of, self._heads, begins)
         found.check(NOW)
         return found
+
+    def probe(self, journal: str) -> Probe:
+        found = self.by_name.get(journal)
+        if found is None or found.is_gone:
+            raise UnknownJournalError(journal)
+        return Probe(found.first_kept, found.head, identity=found.identity)
+
+    def read(
+        self,
+        journal: str,
+        begin: int,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,  # noqa: ARG002
+    ) -> Iterator[JournalBatch]:
+        """As a store's, of what is there in one piece."""
+        found = self.by_name.get(journal)
+        if found is None or found.is_gone:
+            raise UnknownJournalError(journal)
+        if begin < found.first_kept:
+            raise OffsetDroppedError(journal, begin, found.first_kept)
+        yield found.batch(begin, min(found.head, found.head if end is None else end))
 
     def _heads(self, journals: Sequence[str]) -> dict[tuple[str, str], int]:
         self.interrupt()

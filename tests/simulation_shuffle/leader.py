@@ -104,7 +104,11 @@ class Leader:
         self._is_wanted = False
         session.take()
         self._record = SessionRecord(
-            session.frontier, self._record.consumed, session.next_read, session.adopted
+            session.frontier,
+            self._record.consumed,
+            session.next_read,
+            session.adopted,
+            session.remembered(),
         )
         self._cluster.epochs_begun += 1
         number = self._cluster.epochs_begun

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.shuffle.session.state import LogRead
+from penstock.shuffle.session.log_matching import LogRead, MarkersFound
+from penstock.shuffle.session.log_reading import found_markers
 from tests.simulation.choices import Menu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.journal.transaction_log import TransactionLog
+    from penstock.shuffle.session.log_matching import FindMarkers
     from tests.simulation.world import Process
     from tests.simulation_shuffle.setting import Setting
 
@@ -26,17 +28,26 @@ class PlayedLogReader:
         process: Process,
         setting: Setting,
         log: TransactionLog,
-        tell: Callable[[LogRead], None],
+        tell: Callable[[LogRead | MarkersFound], None],
     ) -> None:
         self._process, self._setting, self._log, self._tell = process, setting, log, tell
         self._is_wanted = self._looks = False
         self._is_reading = False
-        self._process.after(IDLE_SECONDS, self._idle, "reads log")
+        self._process.after(0.0, self._idle, "reads log")
 
     def want(self, *, looks: bool) -> None:
         self._is_wanted = True
         self._looks |= looks
         self._begin()
+
+    def find(self, sought: FindMarkers) -> None:
+        """It takes its time for that, too."""
+        self._process.world.counts["markers read again"] += 1
+        store: Any = self._setting.journals
+        delay = self._process.world.choices.choose("markers take", _DELAYS)
+        self._process.after(
+            delay, lambda: self._tell(found_markers(store, sought)), "markers found"
+        )
 
     def _idle(self) -> None:
         self._is_wanted = True

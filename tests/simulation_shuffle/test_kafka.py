@@ -27,6 +27,7 @@ OFTEN: Final = {
     "ids expired": 0.1,
     "looks at the log": 1.0,
     "recoveries": 0.01,
+    "restarts that go on in the log": 0.05,
     "transactions": 2.0,
     "transactions that fence": 0.2,
     "transactions that time out": 0.1,
@@ -77,7 +78,7 @@ class DoesNotMatch(SessionState):
 def test_without_the_log_transactions_are_torn() -> None:
     parts = Parts(
         session_state=DoesNotMatch,
-        patches={f"{Topics.__module__}.Topics.transaction_log": lambda _: None},
+        patches={f"{Topics.__module__}.Topics.transaction_log": lambda *_: None},
     )
     found = (run(seed, parts=parts).violation for seed in range(FEW))
     assert any(violation is not None and "is torn" in violation for violation in found)

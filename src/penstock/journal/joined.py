@@ -248,11 +248,11 @@ class JoinedStore(ReadableStore):
         """The journals of a store among those that are listed, by their names there."""
         return [part.named_there(name) for name in self._by_part(listed()).get(part, ())]
 
-    def transaction_log(self) -> TransactionLog | None:
+    def transaction_log(self, begins: Mapping[int, int] | None = None) -> TransactionLog | None:
         """That of the Kafka cluster among them: `sources.py` lets in one."""
         for part in self._parts:
             if part.store.by_offset:
-                found = part.store.transaction_log()
+                found = part.store.transaction_log(begins)
                 return None if found is None else _LogHere(found, part)
         return None
 

@@ -108,6 +108,8 @@ class JournalBatch:
     epochs: Mapping[int, int] = field(default_factory=dict)
     """The producer epochs of transaction markers by row, where a transaction log and not the
     acknowledgements say which journals belong together."""
+    behind_lost: frozenset[int] = frozenset()
+    """Rows right before which the journal has lost others, and perhaps transaction markers."""
     probe: Probe | None = None
     """What the journal held when these rows were read, where that comes with the rows: whoever
     wants to know does not ask again."""
@@ -167,6 +169,7 @@ class JournalBatch:
             ),
             hints={row - begin: hints for row, hints in self.hints.items() if begin <= row < end},
             epochs={row - begin: one for row, one in self.epochs.items() if begin <= row < end},
+            behind_lost=frozenset(row - begin for row in self.behind_lost if begin <= row < end),
         )
 
 
@@ -327,9 +330,14 @@ class ReadableStore(abc.ABC):
 
         return self.frontier_of(self.cut(journals, as_of))
 
-    def transaction_log(self) -> TransactionLog | None:
+    def transaction_log(
+        self,
+        begins: Mapping[int, int] | None = None,  # noqa: ARG002
+    ) -> TransactionLog | None:
         """A new reader of the log that says which commits belong together, where acknowledgements
-        do not name each other's journals. None: they do."""
+        do not name each other's journals. None: they do. With `begins` it goes on at these places
+        of the log's partitions, and tells if the log lacks anything from there on; partitions that
+        are not named are new."""
         return None
 
     def open_transactions(self) -> Mapping[str, int]:

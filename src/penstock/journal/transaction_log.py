@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from penstock.journal.offset_identity import READER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,23 @@ class Marker:
     """What frontiers call it."""
     binding: int
     producer: int
+    """`READER`: this is no marker. The journal has lost rows before the offset, and whatever
+    markers were among them."""
     offset: int
     epoch: int
     is_commit: bool
     is_empty: bool = False
     """It commits nothing. A coordinator that takes over writes markers again that the one before it
     had written: this may be such a repetition, which the log has no entry for."""
+
+    @classmethod
+    def lost(cls, journal: str, binding: int, offset: int) -> Marker:
+        """Rows right before the offset are gone."""
+        return cls(journal, binding, READER.int64, offset, NO_EPOCH, is_commit=False)
+
+    @property
+    def is_lost(self) -> bool:
+        return self.producer == READER.int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,8 @@ class Decided:
     is_commit: bool
     journals: tuple[str, ...]
     """All that get a marker, by name; those that no binding reads are left out."""
+    partition: int = 0
+    """Of the log. All that the log has of one producer is in one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +70,7 @@ class Idle:
     producer: int
     number: int
     """Where the log has it."""
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from penstock.frontier import (
 )
 from penstock.shuffle.control import SESSION
 from penstock.shuffle.session.instances import promised
+from penstock.shuffle.session.remembered import decoded
 from penstock.snapshot import Captured, SnapshotStore
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.shuffle.session.remembered import Remembered
     from penstock.snapshot import Snapshot
     from penstock.storage import Storage
 
@@ -58,6 +60,8 @@ class SessionRecord:
     adopted: Mapping[str, str] | None = field(default_factory=dict)
     """By name, the identities of journals that are known by name alone, because they were read
     before there were identities. None: of all journals that were read so far nobody knows."""
+    matching: Remembered | None = None
+    """Where the matching of markers with a transaction log goes on. None: with a look."""
 
     def captured(self) -> Captured:
         parts = {
@@ -66,6 +70,8 @@ class SessionRecord:
         }
         if self.adopted:
             parts["adopted"] = [json.dumps(dict(self.adopted)).encode()]
+        if self.matching is not None:
+            parts["matching"] = [self.matching.encoded()]
         return Captured(
             parts,
             {
@@ -159,6 +165,9 @@ def load_record(place: Storage, epoch: int) -> SessionRecord:
             consumed,
             attributes["next_read"],
             _adopted(snapshot),
+            decoded(snapshot.part("matching").to_pybytes())
+            if "matching" in snapshot.parts
+            else None,
         )
     except KeyError as error:
         raise CorruptStorageError(

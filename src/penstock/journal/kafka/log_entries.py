@@ -38,14 +38,17 @@ class KafkaTransactionLog(TransactionLog):
         tail: TransactionTail,
         journals_of: Callable[[str, int], Sequence[str]],
         heads: Callable[[Sequence[str]], Mapping[tuple[str, str], int]],
+        begins: Mapping[int, int] | None = None,
     ) -> None:
         """`journals_of` gives the journals that a partition of a topic is; `heads` the ends of
-        journals, by name and identity."""
+        journals, by name and identity. With `begins`, by partition of the log, it is told if the
+        log lacks anything from there on."""
         self._tail = tail
         self._journals_of = journals_of
         self._heads = heads
-        self._next: dict[int, int] = {}
-        """By partition of the log, where it goes on; empty before it was read."""
+        self._next = dict(begins or {})
+        """By partition of the log, where it goes on."""
+        self._has_begun = begins is not None
         self._first: list[_Told] | None = None
         self._named: dict[int, NamedProducer] = {}
         """By producer: the newest one of each transactional id."""
@@ -98,16 +101,16 @@ class KafkaTransactionLog(TransactionLog):
     def _read(self, deadline: Deadline) -> list[_Told]:
         tail = self._tail.read(deadline)
         found: list[_Told] = []
-        has_begun = bool(self._next)
         for entry in tail.entries:
             expected = self._next.get(entry.log_partition, 0)
-            if has_begun and entry.offset != expected:
+            if self._has_begun and entry.offset != expected:
                 # Of each id the last entry is still there: it comes with the others.
                 found.append((entry, Missed()))
             self._next[entry.log_partition] = entry.offset + 1
             found += [(entry, told) for told in self._told(entry)]
             self._note_name(entry)
         self._next |= tail.ends
+        self._has_begun |= bool(self._next)
         return found
 
     def _told(self, entry: Entry | Tombstone) -> Iterator[LogEntry]:
@@ -121,11 +124,11 @@ class KafkaTransactionLog(TransactionLog):
             return
         is_commit = _DECISIONS.get(entry.status)
         if is_commit is None:
-            yield Idle(transactional(entry.producer_id), entry.offset)
+            yield Idle(transactional(entry.producer_id), entry.offset, entry.log_partition)
             previous = entry.previous_producer_id
             if entry.status in _COMPLETE and previous not in (None, -1, entry.producer_id):
                 # The epochs of the old id are used up, and the transaction was its last.
-                yield Idle(transactional(previous), entry.offset)
+                yield Idle(transactional(previous), entry.offset, entry.log_partition)
             return
         journals = [
             journal
@@ -138,4 +141,5 @@ class KafkaTransactionLog(TransactionLog):
             entry.epoch,
             is_commit,
             tuple(journals),
+            entry.log_partition,
         )

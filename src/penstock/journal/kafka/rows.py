@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.journal.kafka.client.fetching import Want
     from penstock.journal.kafka.identities import Named
     from penstock.journal.kafka.records.batches import Partition
     from penstock.journal.kafka.records.columns import BatchTable, Decoded
@@ -55,10 +56,11 @@ def journal_batch(
     *,
     kept: NDArray[np.int64] | None = None,
     named: Named | None = None,
+    lost: NDArray[np.int64] | None = None,
     probe: Probe | None = None,
 ) -> JournalBatch:
     """`documents` has a row for each row of `decoded`, or for each that is kept of them, and so has
-    `named`, if users name producers. `probe` is what came with them."""
+    `named`, if users name producers. `lost` as of `lost_before`; `probe` is what came with them."""
     batches, rows = decoded.batches, decoded.rows
     offsets = rows.column("offset").to_numpy()
     is_transactional = np.repeat(batches.is_transactional, batches.rows)
@@ -86,6 +88,10 @@ def journal_batch(
         rows_of_markers = np.flatnonzero(order >= len(offsets))
         found = batches.producer_epoch[marking][order[rows_of_markers] - len(offsets)]
         epochs = dict(zip(rows_of_markers.tolist(), found.tolist(), strict=True))
+    behind_lost: frozenset[int] = frozenset()
+    if lost is not None and len(lost):
+        places = np.searchsorted(columns["offsets"], lost)
+        behind_lost = frozenset(places[places < len(columns["offsets"])].tolist())
     return JournalBatch(
         journal=journal,
         ends=columns["offsets"] + 1,
@@ -93,9 +99,25 @@ def journal_batch(
         documents=documents,
         hints={},
         epochs=epochs,
+        behind_lost=behind_lost,
         probe=probe,
         **columns,
     )
+
+
+def lost_before(want: Want, decoded: Decoded, next_offset: int) -> NDArray[np.int64]:
+    """The offsets right before which whole batches are gone, of what was read from `want` on up to
+    the next offset. Compaction takes them, the markers of transactions among them; of the last one
+    of a producer it leaves a batch without a record."""
+    batches = decoded.batches
+    if not len(batches):
+        return np.array([next_offset], np.int64)
+    ends = batches.last_offset + 1
+    expected = np.concatenate([[want.offset], ends[:-1]])
+    emptied = batches.is_control & (batches.marker == NO_MARKER)
+    told_late = [want.offset] if want.is_behind_lost else []
+    found = [told_late, batches.base_offset[batches.base_offset > expected], ends[emptied]]
+    return np.unique(np.concatenate(found)).astype(np.int64)
 
 
 def _with_markers(

@@ -40,7 +40,7 @@ from penstock.journal.kafka.log_entries import KafkaTransactionLog
 from penstock.journal.kafka.producer import KafkaProducer
 from penstock.journal.kafka.producer_settings import is_of_producers, producer_settings
 from penstock.journal.kafka.records.batches import Partition
-from penstock.journal.kafka.rows import journal_batch, selected
+from penstock.journal.kafka.rows import journal_batch, lost_before, selected
 from penstock.journal.kafka.settings import PREFIX, kafka_settings
 from penstock.journal.kafka.shapes import Shape, are_changes, shape_of, with_schema
 from penstock.journal.kafka.written import written
@@ -291,13 +291,15 @@ class KafkaStore(ProducingStore):
                 continue
             decoded, behind = found.decoded, found.behind
             documents, kept, named = shaped
-            probe = self._probe_with(journal, partition, topic, found)
+            lost = lost_before(want, decoded, behind.offset)
             batch = journal_batch(
                 *(journal, partition, decoded, behind.offset, documents),
                 kept=kept,
                 named=named,
-                probe=probe,
+                lost=lost,
+                probe=self._probe_with(journal, partition, topic, found),
             )
+            behind = self._note_lost(partition, want, lost, batch)
             batch = batch.within(want.offset, behind.offset if end is None else end)
             if end is not None and batch.next_offset > end:
                 batch = replace(batch, next_offset=end)
@@ -382,18 +384,31 @@ class KafkaStore(ProducingStore):
                 yield partition, NextRows(None, probe)
                 continue
             rows, kept = documents[partition]
+            want = wants[partition]
+            lost = lost_before(want, read.decoded, read.behind.offset)
             batch = journal_batch(
-                journal, partition, read.decoded, read.behind.offset, rows, kept=kept, probe=probe
+                *(journal, partition, read.decoded, read.behind.offset, rows),
+                kept=kept,
+                lost=lost,
+                probe=probe,
             )
-            yield (
-                partition,
-                NextRows(batch.within(wants[partition].offset, read.behind.offset), probe),
-            )
+            self._note_lost(partition, want, lost, batch)
+            yield partition, NextRows(batch.within(want.offset, read.behind.offset), probe)
 
     def _note(self, partition: Partition, read: Read) -> None:
         self._behind[partition] = read.behind
         if read.decoded.batch_bytes_max > self._batch_bytes.get(partition.topic, 0):
             self._batch_bytes[partition.topic] = read.decoded.batch_bytes_max
+
+    def _note_lost(
+        self, partition: Partition, want: Want, lost: NDArray[np.int64], batch: JournalBatch
+    ) -> Want:
+        """Rows that are lost are told with a row behind them. If there is none, the next read has
+        it."""
+        shown = int(batch.offsets[-1]) if batch.rows else want.offset - 1
+        is_behind_lost = bool((lost > shown).any())
+        self._behind[partition] = replace(self._behind[partition], is_behind_lost=is_behind_lost)
+        return self._behind[partition]
 
     def _probe_with(self, journal: str, partition: Partition, topic: Topic, read: Read) -> Probe:
         """What the partition held when this was read."""
@@ -473,9 +488,10 @@ class KafkaStore(ProducingStore):
             )
         return cut_at(self, journals, as_of, binding)
 
-    def transaction_log(self) -> TransactionLog | None:
+    def transaction_log(self, begins: Mapping[int, int] | None = None) -> TransactionLog | None:
         """None, with a warning, where it may not be read: transactions are whole by partition."""
-        found = KafkaTransactionLog(self._log.transaction_tail(), self._journals_of, self._heads)
+        tail = self._log.transaction_tail(begins)
+        found = KafkaTransactionLog(tail, self._journals_of, self._heads, begins)
         try:
             found.check(self._deadline())
         except KafkaAccessError as error:

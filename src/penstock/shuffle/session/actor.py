@@ -32,7 +32,8 @@ from penstock.shuffle import control
 from penstock.shuffle.plan import make_plan
 from penstock.shuffle.resume import SNAPSHOTS, Epoch, SessionRecord, load_record
 from penstock.shuffle.session.aborts import Aborts
-from penstock.shuffle.session.log_reading import LogReader
+from penstock.shuffle.session.log_matching import FindMarkers, LogRead, MarkersFound, ReadLog
+from penstock.shuffle.session.log_reading import LogReader, opened_log
 from penstock.shuffle.session.looking import Looker
 from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.pacing import Pacing, Reminders
@@ -43,10 +44,8 @@ from penstock.shuffle.session.state import (
     ListingAdded,
     ListingDone,
     ListingRemoved,
-    LogRead,
     Progressed,
     ReadEnded,
-    ReadLog,
     RowsMissing,
     SessionState,
     SliceOpened,
@@ -154,7 +153,7 @@ class Session:
         self._members = members
         self._lock = threading.RLock()
         """Over the state, which both threads use."""
-        transactions = store.transaction_log()
+        transactions, remembered = opened_log(resume, store)
         self._is_whole = transactions is not None or not any(
             binding.by_offset for binding in plan.bindings
         )
@@ -172,6 +171,7 @@ class Session:
             adopted=resume.record.adopted,
             restored=resume.epoch is not None,
             has_log=transactions is not None,
+            remembered=remembered,
         )
         self._looker = Looker(store, plan)
         self._record = resume.record
@@ -532,9 +532,13 @@ class Session:
         for effect in effects:
             self._obey(effect)
 
-    def _hear_log(self, read: LogRead) -> None:
+    def _hear_log(self, read: LogRead | MarkersFound) -> None:
         with self._lock:
-            effects = self._state.on_log(read, time.monotonic())
+            now = time.monotonic()
+            if isinstance(read, MarkersFound):
+                effects = self._state.on_markers(read, now)
+            else:
+                effects = self._state.on_log(read, now)
         for effect in effects:
             self._obey(effect)
 
@@ -548,6 +552,9 @@ class Session:
             case ReadLog(looks=looks):
                 if self._log_reader is not None:
                     self._log_reader.want(looks=looks)
+            case FindMarkers():
+                if self._log_reader is not None:
+                    self._log_reader.find(effect)
             case _:
                 assert_never(effect)
 
@@ -592,6 +599,7 @@ class Session:
                 self._record.consumed,
                 self._state.next_read,
                 self._state.adopted,
+                self._state.remembered(),
             )
             return True
 

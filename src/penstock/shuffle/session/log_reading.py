@@ -2,6 +2,8 @@
 
 A *look* asks for the ends of all journals between two reads of the log (see `matching.py`). It
 lists journals anew: one that it does not name is taken for younger than the look.
+
+After a restart it also reads markers again that Slices have told to an earlier session.
 """
 
 from __future__ import annotations
@@ -9,15 +11,20 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from penstock.shuffle.session.state import LogRead
+from penstock.journal.errors import OffsetDroppedError, RowsTakenBackError, UnknownJournalError
+from penstock.journal.markers import markers_again
+from penstock.shuffle.session.log_matching import LogRead, MarkersFound
 from penstock.threads import supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.journal.store import ReadableStore
-    from penstock.journal.transaction_log import NamedProducer, TransactionLog
+    from penstock.journal.transaction_log import Marker, NamedProducer, TransactionLog
     from penstock.shuffle.plan import Plan
+    from penstock.shuffle.resume import Resume
+    from penstock.shuffle.session.log_matching import FindMarkers
+    from penstock.shuffle.session.remembered import Remembered
 
 IDLE_SECONDS: Final = 1.0
 """The log is read so often even if nobody waits for it: what is compacted away is lost."""
@@ -34,7 +41,7 @@ class LogReader:
         transactions: TransactionLog,
         plan: Plan,
         *,
-        tell: Callable[[LogRead], None],
+        tell: Callable[[LogRead | MarkersFound], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._store = store
@@ -43,6 +50,7 @@ class LogReader:
         self._tell = tell
         self._changed = threading.Condition()
         self._is_wanted = self._looks = self._is_closing = False
+        self._sought: FindMarkers | None = None
         self._thread = supervised(
             "session reads transactions", self._run, fail=fail, until=lambda: self._is_closing
         )
@@ -61,6 +69,11 @@ class LogReader:
         """What the log had of a producer, as far as it was read."""
         return self._log.named(producer)
 
+    def find(self, sought: FindMarkers) -> None:
+        with self._changed:
+            self._is_wanted, self._sought = True, sought
+            self._changed.notify_all()
+
     def close(self) -> None:
         with self._changed:
             self._is_closing = True
@@ -73,6 +86,9 @@ class LogReader:
         while not self._is_closing:
             with self._changed:
                 looks, self._is_wanted, self._looks = self._looks, False, False
+                sought, self._sought = self._sought, None
+            if sought is not None:
+                self._tell(found_markers(self._store, sought))
             self._tell(self._look() if looks else LogRead(tuple(self._log.read())))
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closing, PAUSE_SECONDS)
@@ -96,3 +112,23 @@ class LogReader:
                 for journal in self._store.journals(binding.collection, binding.selector)
             }
         )
+
+
+def found_markers(store: ReadableStore, sought: FindMarkers) -> MarkersFound:
+    found: list[Marker] = []
+    try:
+        for key, each in sought.sought.items():
+            found += markers_again(store, key, each)
+    except (OffsetDroppedError, RowsTakenBackError, UnknownJournalError):
+        return MarkersFound(None)
+    return MarkersFound(tuple(found))
+
+
+def opened_log(
+    resume: Resume, store: ReadableStore
+) -> tuple[TransactionLog | None, Remembered | None]:
+    """The log, if there is one to be read, and where in it matching goes on. If queues are lost,
+    that is nowhere: what they had is read again."""
+    remembered = None if resume.epoch is None else resume.record.matching
+    begins = None if remembered is None else remembered.begins()
+    return store.transaction_log(begins), remembered

@@ -20,112 +20,76 @@ it is given *numbers*: of a transaction its place in the log, doubled; one more 
 up to the look". What comes out of the pipeline is translated back to offsets by `released`.
 
 Whatever does not fit (a marker of another epoch than its entry, an entry that is missing, a marker
-that may have been written twice) makes the matching of that producer begin anew at its next look:
-what was not matched by then is below it.
+that may have been written twice, rows that a journal has lost) makes the matching of that producer
+begin anew at its next look: what was not matched by then is below it.
+
+With each epoch is remembered where matching stands (`remembered.py`). The next session goes on from
+there, as if it had looked then; only if the log has lost entries since, it begins with a look.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+from collections import defaultdict, deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from penstock.frontier import (
-    Frontier,
-    JournalFrontier,
-    ProducerFrontier,
-    reduce,
-    reduce_all,
-)
+from penstock.frontier import Frontier, JournalFrontier, ProducerFrontier, reduce, reduce_all
 from penstock.ids import CLOCK_FLOOR, CLOCK_NONE, Producer
 from penstock.journal.names import name_of
 from penstock.journal.offset_identity import READER, are_transactional, clock_of, offset_of
 from penstock.journal.transaction_log import Decided, Idle, Missed
-from penstock.shuffle.session.ledger import entries_of
+from penstock.shuffle.session.ledger import entries_of, is_open
+from penstock.shuffle.session.looks import Anchor, LoggedProducer, Matched, NotYetError, PastLook
+from penstock.shuffle.session.numbers import (
+    RESUMED,
+    hinted,
+    number_of,
+    place_of,
+    raise_to,
+    source_of,
+)
+from penstock.shuffle.session.remembered import Remembered, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.journal.transaction_log import LogEntry, Marker
     from penstock.shuffle.session.hint_index import HintIndex
     from penstock.shuffle.session.ledger import ReadKey
 
-Source: TypeAlias = tuple[str, int, int]
-"""A journal as frontiers call it, a binding that reads it, and a producer."""
-
-RESUMED: Final = CLOCK_FLOOR + 1
-"""The number of all that a session resumes from: below that of every transaction."""
-_FIRST: Final = 16
-
 log = logging.getLogger(__name__)
 
 
-def number_of(place: int) -> int:
-    """Of a transaction that the log has at this place; -1 is before all of them."""
-    return 2 * (place + 1) + _FIRST
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    ends: Mapping[str, int]
-    """Of all journals there were, by what frontiers call them."""
-    names: frozenset[str]
-    moving: frozenset[int]
-    """Producers that were not still."""
-    decided: Mapping[int, int]
-    """By producer, the number of the last thing that the log had of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Anchor:
-    """From where on the markers of a producer in a journal are matched one by one."""
-
-    end: int
-    look: int
-    number: int
-    """Of all markers below the end."""
-
-
-@dataclass(slots=True)
-class _Producer:
-    is_in_flight: bool = False
-    decided: int = field(default_factory=lambda: number_of(-1))
-
-
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """A delta for the pipeline."""
-
-    delta: Frontier
-    below: Frontier
-    """The hints in it that stand for all that is below a look. They also concern a boundary that
-    already waits for the producer: it cannot tell which of these commits are its own."""
-
-
-class _NotYetError(Exception):
-    """The log or a look is missing that would tell."""
-
-
 class Matching:
-    def __init__(self, index: HintIndex, cohorts: Sequence[int], resume: Frontier) -> None:
-        """`cohorts` has the cohort of every binding."""
+    def __init__(
+        self,
+        index: HintIndex,
+        cohorts: Sequence[int],
+        resume: Frontier,
+        remembered: Remembered | None = None,
+    ) -> None:
+        """`cohorts` has the cohort of every binding. What is `remembered` belongs to the resume
+        frontier. The first entries of the log that it is told are then those from
+        `remembered.begins()` on."""
         self._index = index
         self._cohorts = tuple(cohorts)
-        self._looks: list[_Look] = []
+        self._looks: list[PastLook] = []
         self._first_look = 0
         """The first one that counts: before it, the log has a hole."""
-        self._producers: dict[int, _Producer] = {}
+        self._producers: dict[int, LoggedProducer] = {}
         self._restless: set[int] = set()
         """Producers that were still at no look so far."""
         self._since: dict[int, int] = {}
         """By producer, the first look that counts, if its matching began anew."""
-        self._anchors: dict[Source, _Anchor] = {}
+        self._anchors: dict[Source, Anchor] = {}
         self._expected: dict[Source, deque[Decided]] = {}
         """By journal's name, binding and producer, the entries whose markers have not come."""
         self._read_to: dict[ReadKey, int] = {}
+        self._of_name: defaultdict[str, set[str]] = defaultdict(set)
+        """By name, the journals that were read."""
         self._unread: dict[ReadKey, list[tuple[int, int, int]]] = {}
         """By journal and binding: once it is read up to this offset, this producer has this number
         there."""
@@ -133,39 +97,173 @@ class Matching:
         """Look, cohort and producer whose journals were all named already."""
         self._commits: dict[Source, list[tuple[int, int]]] = {}
         """Numbers and clocks of the commits that were reported and not released; the first was."""
-        self.needs_look = True
+        self._pending: set[Source] = set()
+        """Those of them that have more than the first."""
+        self._log_ends: dict[int, int] = {}
+        self._has_read_log = False
+        self._read_through: set[int] = set()
+        """Looks up to which all journals were read."""
+        self.needs_look = remembered is None
         for entry in entries_of(resume):
             if entry.producer == READER.int64:
-                self._read_to[entry.key] = offset_of(entry.last_commit)
+                self._note_read(entry.key, offset_of(entry.last_commit))
             else:
                 self._commits[(*entry.key, entry.producer)] = [(RESUMED, entry.last_commit)]
+        self._remembered = remembered
+        self._opened: set[Source] = set()
+        """Who has rows of a transaction that is not over, up to where each journal was read."""
+        self._offsets: dict[Source, int] = {}
+        """As frontiers have them: where open spans begin, or the last one ended."""
+        self._begun_anew: set[int] = set()
+        """Producers whose commits may wait for markers that are matched with nothing any more, and
+        that were still at no look since."""
+        self._through: dict[ReadKey, dict[int, int]] = {}
+        """By journal and binding, the numbers of producers that are complete because it was read up
+        to a look, and were not told to the pipeline."""
+        self._unheard: dict[Source, tuple[int, int]] = {}
+        """Of `Remembered.pending`, those whose journals this session has not heard of yet."""
+        self._expected_from: dict[Source, int] = {}
+        """Of entries that an earlier session has read these count, from this place on."""
+        if remembered is not None:
+            self._resume(remembered)
+
+    def _resume(self, remembered: Remembered) -> None:
+        is_look = remembered.is_look
+        ends = dict.fromkeys(remembered.journals, 0)
+        ends |= {journal: end if is_look else 0 for (journal, _), end in remembered.reads.items()}
+        self._looks.append(
+            PastLook(
+                *(ends, frozenset(map(name_of, ends)), remembered.restless),
+                decided={},
+                log=remembered.log,
+                is_resumed=not is_look,
+            )
+        )
+        self._restless = set(remembered.restless)
+        self._log_ends = {one: end for one, (_, end) in remembered.log.items()}
+        if not is_look:
+            for key, end in remembered.reads.items():
+                self._note_read(key, end)
+        self._unheard = dict(remembered.pending)
+        self._opened = set(remembered.opened)
+        self._expected_from = dict(remembered.expected)
+        for source, (offset, place) in remembered.pending.items():
+            self._anchors[source] = Anchor(offset, 0, number_of(-1), is_resumed=True)
+            named = (name_of(source[0]), *source[1:])
+            self._expected_from[named] = min(place, self._expected_from.get(named, place))
+
+    # What an epoch remembers
+
+    def remembered(self) -> Remembered | None:
+        """Where matching stands with all that was released. None: at no place to go on from."""
+        if not self._has_read_log:
+            return self._remembered
+        if not self._has_looked:
+            return None
+        if not self._is_read_through(self._first_look):
+            return self._remembered_look(self._looks[self._first_look])
+        restless = set(self._restless)
+        for producer in {*self._since, *self._looks[self._first_look].moving}:
+            looks = self._looks_of(producer)
+            if not looks or not self._is_read_through(looks[0]):
+                restless.add(producer)
+        pending = dict(self._unheard)
+        for source in self._pending:
+            number, clock = self._commits[source][1]
+            anchor = self._anchors.get(source)
+            if anchor is None or number <= anchor.number:
+                restless.add(source[2])  # below a look: not one entry's
+            pending.setdefault(source, (offset_of(clock), place_of(number)))
+        pending = {source: one for source, one in pending.items() if source[2] not in restless}
+        expected = {
+            source: queue[0].number
+            for source, queue in self._expected.items()
+            if queue and source[2] not in restless
+        }
+        needed = {p: known.decided for p, known in self._producers.items() if known.is_in_flight}
+        for producer, place in [
+            *((source[2], place) for source, (_, place) in pending.items()),
+            *((source[2], place) for source, place in expected.items()),
+        ]:
+            needed[producer] = min(number_of(place), needed.get(producer, number_of(place)))
+        journals = [look.ends.keys() for look in self._looks[self._first_look :]]
+        return Remembered(
+            self._log_since(needed),
+            dict(self._read_to),
+            pending,
+            expected,
+            frozenset(self._opened),
+            frozenset(restless),
+            journals=frozenset().union(*journals),
+        )
+
+    def _log_since(self, needed: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """By partition, where the log was read to, and where the first of the entries is that are
+        needed: by producer, their numbers."""
+        begins = dict(self._log_ends)
+        for producer, number in needed.items():
+            partition = self._producers[producer].partition
+            begins[partition] = min(place_of(number), begins[partition])
+        return {one: (begin, self._log_ends[one]) for one, begin in begins.items()}
+
+    def _remembered_look(self, look: PastLook) -> Remembered:
+        reads = {
+            (journal, binding): end
+            for journal, end in look.ends.items()
+            for binding in self._bindings(name_of(journal))
+        }
+        restless = frozenset({*look.moving, *self._since})
+        return Remembered(look.log, reads, restless=restless, is_look=True)
+
+    def _looks_of(self, producer: int) -> list[int]:
+        """The looks at which a producer was still, of those that count."""
+        begin = max(self._first_look, self._since.get(producer, 0))
+        places = range(begin, len(self._looks))
+        return [place for place in places if producer not in self._looks[place].moving]
+
+    def _is_read_through(self, place: int) -> bool:
+        if place not in self._read_through and all(
+            self._read_to.get((journal, binding), 0) >= end
+            for journal, end in self._looks[place].ends.items()
+            for binding in self._bindings(name_of(journal))
+        ):
+            self._read_through.add(place)
+        return place in self._read_through
 
     # What the log tells
 
     def on_log(self, entries: Iterable[LogEntry]) -> None:
+        self._has_read_log = True
         for entry in entries:
             match entry:
                 case Missed():
-                    self._forget()
+                    self.forget("the transaction log was compacted before it was read")
                 case Idle():
                     # Its number counts too: compaction may have taken the decision before it.
-                    known = self._producers.setdefault(entry.producer, _Producer())
-                    known.is_in_flight, known.decided = False, number_of(entry.number)
+                    self._told(entry).is_in_flight = False
                 case Decided():
-                    self._decided(entry)
+                    is_new = entry.number >= self._log_ends.get(entry.partition, 0)
+                    self._told(entry).is_in_flight = True
+                    self._expect(entry, is_new=is_new)
                 case _:
                     assert_never(entry)
 
-    def _decided(self, entry: Decided) -> None:
-        known = self._producers.setdefault(entry.producer, _Producer())
-        known.is_in_flight = True
+    def _told(self, entry: Decided | Idle) -> LoggedProducer:
+        known = self._producers.setdefault(entry.producer, LoggedProducer(entry.partition))
         known.decided = number_of(entry.number)
+        end = self._log_ends.get(entry.partition, 0)
+        self._log_ends[entry.partition] = max(end, entry.number + 1)
+        return known
+
+    def _expect(self, entry: Decided, *, is_new: bool) -> None:
+        """Its markers are to come. Of those that an earlier session was told, only some are."""
         if not self._has_looked or entry.producer in self._restless:
             return  # its next look, which is its first, comes later
         for journal in entry.journals:
             for binding in self._bindings(journal):
                 source = (journal, binding, entry.producer)
-                self._expected.setdefault(source, deque()).append(entry)
+                if is_new or entry.number >= self._expected_from.get(source, entry.number + 1):
+                    self._expected.setdefault(source, deque()).append(entry)
 
     @property
     def _has_looked(self) -> bool:
@@ -177,6 +275,7 @@ class Matching:
         """The steps of a look: the log, the ends of journals as frontiers call them, the log."""
         self.on_log(before)
         moving = {number for number, known in self._producers.items() if known.is_in_flight}
+        log_then = self._log_since({number: self._producers[number].decided for number in moving})
         moving |= {entry.producer for entry in after if isinstance(entry, Decided)}
         if any(isinstance(entry, Missed) for entry in after):
             self.on_log(after)
@@ -189,8 +288,14 @@ class Matching:
         # Whom no look had seen before was still at all of them.
         self._restless = moving & self._restless if self._has_looked else set(moving)
         names = frozenset(map(name_of, ends))
-        self._looks.append(_Look(dict(ends), names, frozenset(moving), still))
-        self.needs_look = False
+        look = PastLook(dict(ends), names, frozenset(moving), still, log_then)
+        self._looks.append(look)
+        for producer in self._begun_anew - moving:
+            self._begun_anew.discard(producer)
+            for journal in ends:
+                for binding in self._bindings(name_of(journal)):
+                    self._complete_at_look(len(self._looks) - 1, (journal, binding), producer)
+        self.needs_look = bool(self._begun_anew)
         self.on_log(after)
 
     # What Slices report
@@ -200,24 +305,42 @@ class Matching:
         journals of each transaction. None: not before the log was read once more, or looked at
         (`needs_look`)."""
         try:
+            for lost in [marker for marker in markers if marker.is_lost]:
+                self._note_lost(lost)
+            markers = [marker for marker in markers if not marker.is_lost]
             anchors = self._anchors_of(delta, markers)
             matched = self._matched(markers, anchors)
-        except _NotYetError:
+        except NotYetError:
             return None
         hints: dict[Source, int] = {}
         below: dict[Source, int] = {}
         for marker, entry in matched:
+            source = source_of(marker)
             if entry is not None:
                 self._take(marker, entry, hints)
-            elif marker.is_commit:
-                source = _source(marker)
+                if marker.is_commit and self._is_of_earlier_session(anchors[source]):
+                    # Its Slice may have told commits below the look to that session: they are in
+                    # the delta, and no marker says so.
+                    self._promise(source, anchors[source], below)
+            elif marker.is_commit and not anchors[source].is_resumed:
                 self._take_below(source, clock_of(marker.offset), anchors[source], below)
         for source, clock in self._untold(delta, anchors):
             # Of a Slice that was restored: it told these commits to an earlier session.
             self._take_below(source, clock, anchors[source], below)
-        numbered = reduce(self._numbered(delta), self._through(delta))
-        named = _hinted(below)
-        return Matched(reduce_all([numbered, _hinted(hints), named]), named)
+        self._note_reads(delta)
+        self._note_heard(delta)
+        numbered = reduce(self._numbered(delta), self.through())
+        named = hinted(below)
+        return Matched(reduce_all([numbered, hinted(hints), named]), named)
+
+    def _note_heard(self, delta: Frontier) -> None:
+        for entry in entries_of(delta, are_transactional(delta.producers)):
+            is_opened = is_open(entry.last_commit, entry.offset)
+            turn = self._opened.add if is_opened else self._opened.discard
+            turn((*entry.key, entry.producer))
+            self._offsets[*entry.key, entry.producer] = entry.offset
+        heard = {entry.key for entry in entries_of(delta, delta.producers == READER.int64)}
+        self._unheard = {key: one for key, one in self._unheard.items() if key[:2] not in heard}
 
     def mismatched(self, delta: Frontier, markers: Sequence[Marker]) -> None:
         """The log was read since these were reported, and does not explain them: producers that it
@@ -225,95 +348,128 @@ class Matching:
         anchors = self._anchors_of(delta, markers)
         counts: dict[Source, int] = {}
         for marker in markers:
-            source = _source(marker)
+            source = source_of(marker)
             if marker.offset >= anchors[source].end:
                 counts[source] = counts.get(source, 0) + 1
         for source, count in counts.items():
             if len(self._queue(source)) < count:
                 self._begin_anew(source[2], "the transaction log has no entry for a marker of it")
 
-    def _anchors_of(self, delta: Frontier, markers: Sequence[Marker]) -> dict[Source, _Anchor]:
+    def _note_lost(self, lost: Marker) -> None:
+        """A journal has lost rows, and perhaps markers among them. The log was read since that was
+        found out: so it has the entries of these markers. Who waits for one there may wait for one
+        that is gone, and would take the next for it."""
+        key = (name_of(lost.journal), lost.binding)
+        for source in [one for one, queue in self._expected.items() if queue and one[:2] == key]:
+            producer = source[2]
+            if producer not in self._restless:
+                anchor = self._anchor((lost.journal, lost.binding, producer))
+                if anchor.end < lost.offset and self._expected.get(source):
+                    self._begin_anew(producer, f"{key[0]} has lost rows")
+
+    def _anchors_of(self, delta: Frontier, markers: Sequence[Marker]) -> dict[Source, Anchor]:
         """Raises if one is missing."""
-        anchors = {source: self._anchor(source) for source in {_source(one) for one in markers}}
-        rows = are_transactional(delta.producers)
-        for entry in entries_of(delta, rows):
+        told: dict[Source, int] = {}
+        for marker in markers:
+            clock = clock_of(marker.offset) if marker.is_commit else CLOCK_FLOOR
+            raise_to(told, source_of(marker), clock)
+        anchors = {source: self._anchor(source) for source in told}
+        for entry in entries_of(delta, are_transactional(delta.producers)):
             source = (*entry.key, entry.producer)
-            if source not in anchors and entry.last_commit > self._last_commit(source):
-                anchor = anchors[source] = self._anchor(source)
-                if offset_of(entry.last_commit) >= anchor.end:
-                    # Told by a Slice that was restored, and not below the look: it is too old.
-                    del self._anchors[source]
-                    self.needs_look = True
-                    raise _NotYetError
+            if entry.last_commit <= max(self._last_commit(source), told.get(source, CLOCK_FLOOR)):
+                continue
+            # Told by a Slice that was restored.
+            anchor = anchors[source] = self._anchor(source)
+            if anchor.is_resumed or offset_of(entry.last_commit) >= anchor.end:
+                self._begin_anew(entry.producer, "a marker of it was not found again")
+                raise NotYetError
         return anchors
 
-    def _anchor(self, source: Source) -> _Anchor:
+    def _anchor(self, source: Source) -> Anchor:
         found = self._anchors.get(source)
         if found is not None:
             return found
-        journal, _, producer = source
-        for place, look in enumerate(self._looks):
-            since = max(self._first_look, self._since.get(producer, 0))
-            is_early = producer in self._restless or place < since
-            if is_early or producer in look.moving:
-                continue
-            if journal not in look.ends and name_of(journal) in look.names:
-                continue  # another journal had the name then: what is expected may be of that one
+        journal, binding, producer = source
+        for place in () if producer in self._restless else self._looks_of(producer):
+            look = self._looks[place]
+            is_named = name_of(journal) in look.names or len(self._of_name[name_of(journal)]) > 1
+            if journal not in look.ends and is_named:
+                continue  # another journal had the name: what is expected may be of that one
             number = look.decided.get(producer, number_of(-1))
             # A journal that was not there is younger: its markers are all behind the look.
-            anchor = _Anchor(look.ends.get(journal, 0), place, number)
+            end = look.ends.get(journal, 0)
+            if look.is_resumed:
+                end = self._resumed_to(journal, binding)
+            anchor = Anchor(end, place, number, look.is_resumed)
             queue = self._queue(source)
             while queue and number_of(queue[0].number) <= number:
                 queue.popleft()
             self._anchors[source] = anchor
             return anchor
         self.needs_look = True
-        raise _NotYetError
+        raise NotYetError
+
+    def _resumed_to(self, journal: str, binding: int) -> int:
+        """Up to where an earlier session has matched the markers of a read."""
+        found = self._remembered and self._remembered.reads.get((journal, binding))
+        return found or 0
 
     def _matched(
-        self, markers: Sequence[Marker], anchors: Mapping[Source, _Anchor]
+        self, markers: Sequence[Marker], anchors: Mapping[Source, Anchor]
     ) -> list[tuple[Marker, Decided | None]]:
         """Each marker with its entry of the log; None for those below the look."""
         taken: dict[Source, int] = {}
         found: list[tuple[Marker, Decided | None]] = []
         for marker in markers:
-            source = _source(marker)
+            source = source_of(marker)
             if marker.offset < anchors[source].end:
                 found.append((marker, None))
                 continue
             queue, place = self._queue(source), taken.get(source, 0)
             if place == len(queue):
-                raise _NotYetError
+                raise NotYetError
             entry = queue[place]
             if marker.is_empty:
                 # Counted, a repetition would be taken for the marker of the next transaction.
                 self._begin_anew(marker.producer, "a marker of it may have been written twice")
-                raise _NotYetError
+                raise NotYetError
             if (entry.epoch, entry.is_commit) != (marker.epoch, marker.is_commit):
                 self._begin_anew(marker.producer, "a marker of it is not what the log says")
-                raise _NotYetError
+                raise NotYetError
             taken[source] = place + 1
             found.append((marker, entry))
         return found
 
     def _take(self, marker: Marker, entry: Decided, hints: dict[Source, int]) -> None:
-        source = _source(marker)
+        source = source_of(marker)
         self._queue(source).popleft()
-        if not marker.is_commit:
-            return
+        if not marker.is_commit or clock_of(marker.offset) <= self._last_commit(source):
+            return  # an earlier session may have delivered it
         number = number_of(entry.number)
         self._note(source, number, clock_of(marker.offset))
         own = (name_of(marker.journal), marker.binding)
         for journal in entry.journals:
             for binding in self._index.targets(journal, self._cohorts[marker.binding]):
                 if (journal, binding) != own:
-                    _raise(hints, (journal, binding, marker.producer), number)
+                    raise_to(hints, (journal, binding, marker.producer), number)
+
+    def _note_read(self, key: ReadKey, end: int) -> None:
+        self._of_name[name_of(key[0])].add(key[0])
+        self._read_to[key] = max(end, self._read_to.get(key, 0))
 
     def _take_below(
-        self, source: Source, clock: int, anchor: _Anchor, hints: dict[Source, int]
+        self, source: Source, clock: int, anchor: Anchor, hints: dict[Source, int]
     ) -> None:
         """A commit below a look is complete when all journals were read up to it."""
         self._note(source, anchor.number, clock)
+        self._promise(source, anchor, hints)
+
+    def _is_of_earlier_session(self, anchor: Anchor) -> bool:
+        is_look = self._remembered is not None and self._remembered.is_look
+        return is_look and anchor.look == 0
+
+    def _promise(self, source: Source, anchor: Anchor, hints: dict[Source, int]) -> None:
+        """Names all journals that are not read up to the look."""
         _, binding, producer = source
         cohort = self._cohorts[binding]
         if (anchor.look, cohort, producer) in self._promised:
@@ -322,12 +478,20 @@ class Matching:
         for journal, end in self._looks[anchor.look].ends.items():
             for target in self._index.targets(name_of(journal), cohort):
                 if self._read_to.get((journal, target), 0) < end:
-                    unread = self._unread.setdefault((journal, target), [])
-                    unread.append((end, producer, anchor.number + 1))
-                    _raise(hints, (name_of(journal), target, producer), anchor.number + 1)
+                    self._complete_at_look(anchor.look, (journal, target), producer)
+                    raise_to(hints, (name_of(journal), target, producer), anchor.number + 1)
+
+    def _complete_at_look(self, place: int, key: ReadKey, producer: int) -> None:
+        """Once this journal is read up to the look, all that the producer decided before is known
+        there."""
+        look = self._looks[place]
+        number = look.decided.get(producer, number_of(-1)) + 1
+        unread = self._unread.setdefault(key, [])
+        unread.append((look.ends[key[0]], producer, number))
+        self._pass(key)
 
     def _untold(
-        self, delta: Frontier, anchors: Mapping[Source, _Anchor]
+        self, delta: Frontier, anchors: Mapping[Source, Anchor]
     ) -> list[tuple[Source, int]]:
         """Commits of the delta that no marker told."""
         return [
@@ -353,18 +517,43 @@ class Matching:
         kept = (numbers > np.uint64(CLOCK_NONE)) | (hints > np.uint64(CLOCK_NONE))
         return replace(delta, last_commits=numbers, hinted_commits=hints).keep_entries(kept)
 
-    def _through(self, delta: Frontier) -> Frontier:
-        """What is complete because journals were read up to a look."""
-        entries: dict[ReadKey, dict[int, int]] = {}
+    def _note_reads(self, delta: Frontier) -> None:
         for entry in entries_of(delta, delta.producers == READER.int64):
-            end = max(offset_of(entry.last_commit), self._read_to.get(entry.key, 0))
-            self._read_to[entry.key] = end
-            unread = self._unread.get(entry.key, [])
-            for _, producer, number in [one for one in unread if one[0] <= end]:
-                own = entries.setdefault(entry.key, {})
-                own[producer] = max(number, own.get(producer, 0))
-            self._unread[entry.key] = [one for one in unread if one[0] > end]
-        return _frontier(entries, ProducerFrontier)
+            self._note_read(entry.key, offset_of(entry.last_commit))
+            self._pass(entry.key)
+
+    def _pass(self, key: ReadKey) -> None:
+        """The ends of looks up to which a journal was read."""
+        end = self._read_to.get(key, 0)
+        unread = self._unread.get(key, [])
+        for _, producer, number in [one for one in unread if one[0] <= end]:
+            own = self._through.setdefault(key, {})
+            own[producer] = max(number, own.get(producer, 0))
+        self._unread[key] = [one for one in unread if one[0] > end]
+
+    def through(self) -> Frontier:
+        """For the pipeline: what is complete because journals were read up to a look."""
+        found, self._through = self._through, {}
+        return Frontier.of(
+            JournalFrontier(*key, self._completed(key, numbers))
+            for key, numbers in sorted(found.items())
+        )
+
+    def _completed(self, key: ReadKey, numbers: Mapping[int, int]) -> tuple[ProducerFrontier, ...]:
+        """With the offsets that are known: a span that is open stays open."""
+        return tuple(
+            sorted(
+                (
+                    ProducerFrontier(
+                        Producer.from_int64(producer),
+                        number,
+                        offset=self._offsets.get((*key, producer), 0),
+                    )
+                    for producer, number in numbers.items()
+                ),
+                key=lambda entry: entry.producer,
+            )
+        )
 
     # What the pipeline gives back
 
@@ -378,6 +567,8 @@ class Matching:
             commits = self._commits.get((*entry.key, entry.producer), [])
             while len(commits) > 1 and commits[1][0] <= entry.last_commit:
                 del commits[0]
+            if len(commits) == 1:
+                self._pending.discard((*entry.key, entry.producer))
             is_known = bool(commits) and commits[0][0] <= entry.last_commit
             clocks[entry.row] = commits[0][1] if is_known else CLOCK_FLOOR
         hints = np.where(rows, np.uint64(CLOCK_NONE), taken.hinted_commits)
@@ -410,56 +601,31 @@ class Matching:
         return commits[-1][1] if commits else CLOCK_FLOOR
 
     def _note(self, source: Source, number: int, clock: int) -> None:
-        commits = self._commits.setdefault(source, [])
-        if clock > self._last_commit(source):
+        commits = self._commits.setdefault(source, [(RESUMED, CLOCK_FLOOR)])
+        if clock > commits[-1][1]:
             commits.append((number, clock))
+            self._pending.add(source)
 
-    def _forget(self) -> None:
-        log.warning("the transaction log was compacted before it was read: matching begins anew")
+    def forget(self, why: str) -> None:
+        """Nothing is known of what belongs together, until the next look."""
+        if self._has_looked and (self._remembered is None or self._remembered.log):
+            log.warning("transactions are matched anew: %s", why)
         self._first_look = len(self._looks)
         self._restless, self._anchors, self._expected = set(), {}, {}
+        self._unheard, self._remembered = {}, None
+        self._begun_anew |= {producer for _, _, producer in self._pending}
         self.needs_look = (
             True  # compaction keeps a producer's last entry: who is in flight is known
         )
 
     def _begin_anew(self, producer: int, why: str) -> None:
-        log.warning("transactions of producer %s are matched anew: %s", _name(producer), why)
+        name = Producer.from_int64(producer)
+        log.warning("transactions of producer %s are matched anew: %s", name, why)
         self._restless.add(producer)
         self._since[producer] = len(self._looks)
         self._anchors = {key: anchor for key, anchor in self._anchors.items() if key[2] != producer}
         self._expected = {key: one for key, one in self._expected.items() if key[2] != producer}
+        self._unheard = {key: one for key, one in self._unheard.items() if key[2] != producer}
+        if any(source[2] == producer for source in self._pending):
+            self._begun_anew.add(producer)
         self.needs_look = True
-
-
-def _source(marker: Marker) -> Source:
-    return marker.journal, marker.binding, marker.producer
-
-
-def _name(producer: int) -> str:
-    return str(Producer.from_int64(producer))
-
-
-def _raise(hints: dict[Source, int], source: Source, number: int) -> None:
-    hints[source] = max(number, hints.get(source, CLOCK_NONE))
-
-
-def _hinted(hints: Mapping[Source, int]) -> Frontier:
-    entries: dict[ReadKey, dict[int, int]] = {}
-    for (journal, binding, producer), number in hints.items():
-        entries.setdefault((journal, binding), {})[producer] = number
-    return _frontier(
-        entries, lambda producer, number: ProducerFrontier(producer, CLOCK_NONE, number)
-    )
-
-
-def _frontier(
-    entries: Mapping[ReadKey, Mapping[int, int]],
-    entry_of: Callable[[Producer, int], ProducerFrontier],
-) -> Frontier:
-    """A frontier of these journals, of which each producer has a number."""
-
-    def made(numbers: Mapping[int, int]) -> tuple[ProducerFrontier, ...]:
-        found = [entry_of(Producer.from_int64(one), number) for one, number in numbers.items()]
-        return tuple(sorted(found, key=lambda entry: entry.producer))
-
-    return Frontier.of(JournalFrontier(*key, made(own)) for key, own in sorted(entries.items()))

@@ -8,7 +8,6 @@ to the frontier, up to which everything is complete.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
@@ -22,16 +21,19 @@ from penstock.shuffle.session.checkpoints import Checkpoints
 from penstock.shuffle.session.hint_index import HintIndex
 from penstock.shuffle.session.instances import Instances
 from penstock.shuffle.session.ledger import gone_key
+from penstock.shuffle.session.log_matching import FindMarkers, LogMatching, ReadLog
 from penstock.shuffle.session.lost import RowsLostError, rows_lost
 from penstock.shuffle.session.matching import Matching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.journal.transaction_log import LogEntry, Look, Marker
+    from penstock.journal.transaction_log import Marker
     from penstock.shuffle.plan import Plan
     from penstock.shuffle.session.ledger import ReadKey
+    from penstock.shuffle.session.log_matching import LogRead, MarkersFound, MatchedProgress
     from penstock.shuffle.session.pipeline import Awaited, Waiting
+    from penstock.shuffle.session.remembered import Remembered
     from penstock.shuffle.session.topology import Topology
 
 READS_MAX: Final = 2**32
@@ -125,15 +127,6 @@ class Progressed:
     """Transaction markers among the rows that the delta tells of."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LogRead:
-    """Event: what the transaction log has had since it was read last, and then what a look (see
-    `matching.py`) brought."""
-
-    entries: tuple[LogEntry, ...] = ()
-    look: Look | None = None
-
-
 SessionEvent: TypeAlias = (
     SliceOpened
     | ListingAdded
@@ -185,14 +178,9 @@ class CheckpointReady:
     """Effect: `take` would give something, and would not have before."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLog:
-    """Effect: read the transaction log to its end, and tell by LogRead; with a look if `looks`."""
-
-    looks: bool
-
-
-SessionEffect: TypeAlias = StartRead | AllReadsStarted | AskProgress | CheckpointReady | ReadLog
+SessionEffect: TypeAlias = (
+    StartRead | AllReadsStarted | AskProgress | CheckpointReady | ReadLog | FindMarkers
+)
 
 SliceKey: TypeAlias = tuple[int, int]
 """Member and lane."""
@@ -233,14 +221,6 @@ class _Read:
     known: ReadKey
 
 
-@dataclass(slots=True, eq=False)
-class _Unmatched:
-    event: Progressed
-    reads: int = 0
-    """How often the log was read since."""
-    event_at: float = 0.0
-
-
 class SessionState:
     def __init__(
         self,
@@ -253,8 +233,10 @@ class SessionState:
         adopted: Mapping[str, str] | None = _NOTHING,
         restored: bool = False,
         has_log: bool = False,
+        remembered: Remembered | None = None,
     ) -> None:
-        """With `has_log`, a transaction log says which commits belong together.
+        """With `has_log`, a transaction log says which commits belong together; what was
+        `remembered` with the resume frontier says where in it.
 
         `first_read` is above all numbers of reads that were ever given: rows in the queues have
         them. `adopted` as in `SessionRecord`. If Slices are `restored`, each tells what it knows
@@ -267,14 +249,13 @@ class SessionState:
         recovery = resume.unresolved_hints > 0
         self._matching = None
         if has_log and not recovery:
-            self._matching = Matching(self._hint_index, plan.cohorts, resume)
+            matching = Matching(self._hint_index, plan.cohorts, resume, remembered)
+            self._matching = LogMatching(matching, remembered if restored else None)
         begin = resume
         if self._matching is not None:
             # A recovery leaves hints that are answered. Beside numbers they would not look so.
-            begin = clear_discharged_hints(self._matching.resumed(resume))
+            begin = clear_discharged_hints(self._matching.rules.resumed(resume))
         self._checkpoints = Checkpoints(plan.cohorts, begin, now)
-        self._unmatched: deque[_Unmatched] = deque()
-        """Progress that waits for the transaction log, in the order in which it came."""
         self._resume = resume
         self._instances = Instances(resume, adopted)
         self._started: set[ReadKey] = set()
@@ -412,7 +393,7 @@ class SessionState:
         the frontier too."""
         taken = self._checkpoints.take()
         if taken is not None and self._matching is not None:
-            taken = self._matching.released(taken)
+            taken = self._matching.rules.released(taken)
         if taken is not None:
             # Hints that are left were found to be moot: nobody will answer them.
             self.frontier = clear_discharged_hints(reduce(self.frontier, taken))
@@ -600,60 +581,58 @@ class SessionState:
                 )
         self._unheard.discard((event.member, event.lane))
         if self._matching is not None:
-            self._unmatched.append(_Unmatched(event))
-            return self._match(now)
+            return self._match(self._matching.on_progressed(event, now), now)
         if not self.recovery:
             delta = self._instances.place(delta, self._checkpoints.reported)
         return self._check_in(event, delta, now)
 
     def _check_in(self, event: Progressed, delta: Frontier, now: float) -> list[SessionEffect]:
+        return [AskProgress(event.member, event.lane), *self._on_progressed(delta, now)]
+
+    def _on_progressed(self, delta: Frontier, now: float) -> list[SessionEffect]:
         was_ready = self._checkpoints.has_ready
         self._checkpoints.on_progressed(delta, now)
-        effects: list[SessionEffect] = [AskProgress(event.member, event.lane)]
-        if self._checkpoints.has_ready and not was_ready:
-            effects.append(CheckpointReady())
-        return effects
+        is_ready = self._checkpoints.has_ready and not was_ready
+        return [CheckpointReady()] if is_ready else []
 
     # Where a transaction log says what belongs together
 
     def on_log(self, event: LogRead, now: float) -> list[SessionEffect]:
         """The log was read. What waited for it may go on."""
-        matching = self._matching
-        if matching is None:
-            raise LocalProtocolError("this session has no transaction log")
-        matching.on_log(event.entries)
+        ends = {}
         if event.look is not None:
-            ends = event.look.ends.items()
-            known = {self._instances.known_as(*journal): end for journal, end in ends}
-            matching.on_look(event.look.before, known, event.look.around)
-            matching.on_log(event.look.later)
-        for waiting in self._unmatched:
-            waiting.reads += 1
-        return self._match(now)
+            known_as = self._instances.known_as
+            ends = {known_as(*journal): end for journal, end in event.look.ends.items()}
+        return self._match(self._log_matching().on_log(event, ends), now)
+
+    def on_markers(self, event: MarkersFound, now: float) -> list[SessionEffect]:
+        """What FindMarkers asked for. What waited for it may go on."""
+        return self._match(self._log_matching().on_markers(event), now)
+
+    def _log_matching(self) -> LogMatching:
+        if self._matching is None:
+            raise LocalProtocolError("this session has no transaction log")
+        return self._matching
 
     @property
     def unmatched_since(self) -> float | None:
         """Since when progress waits for the transaction log, if some does."""
-        return self._unmatched[0].event_at if self._unmatched else None
+        return None if self._matching is None else self._matching.waiting_since
 
-    def _match(self, now: float) -> list[SessionEffect]:
-        """Gives the checkpoints what can be matched, in the order in which it was told."""
-        matching = self._matching
+    def remembered(self) -> Remembered | None:
+        """Where the matching of transactions stands with all that is in the frontier."""
+        return None if self._matching is None else self._matching.rules.remembered()
+
+    def _match(self, found: MatchedProgress, now: float) -> list[SessionEffect]:
         effects: list[SessionEffect] = []
-        while self._unmatched and matching is not None:
-            waiting = self._unmatched[0]
-            waiting.event_at = waiting.event_at or now
-            event = waiting.event
-            matched = matching.match(event.delta, event.markers)
-            if matched is None:
-                if waiting.reads and not matching.needs_look:
-                    matching.mismatched(event.delta, event.markers)
-                return [*effects, ReadLog(matching.needs_look)]
-            self._unmatched.popleft()
+        for event, matched in found.matched:
             reported = self._checkpoints.reported
             self._checkpoints.extend(self._instances.place(matched.below, reported), now)
             effects += self._check_in(event, self._instances.place(matched.delta, reported), now)
-        return effects
+        if found.through is not None:
+            through = self._instances.place(found.through, self._checkpoints.reported)
+            effects += self._on_progressed(through, now)
+        return effects if found.wanted is None else [*effects, found.wanted]
 
     def _tell(self, key: SliceKey, effect: SessionEffect) -> list[SessionEffect]:
         if key in self._opened:

@@ -76,6 +76,7 @@ class Buffered:
     keys: Keys
     row_bytes: float
     epochs: Mapping[int, int] = field(default_factory=dict)
+    behind_lost: frozenset[int] = frozenset()
     turns: tuple[Turn, ...] = ()
     begin: int = 0
     version: int = 0
@@ -363,6 +364,7 @@ class Read:
                 documents=batch.documents,
                 hints=batch.hints,
                 epochs=batch.epochs,
+                behind_lost=batch.behind_lost,
                 keys=keys,
                 row_bytes=row_bytes,
                 turns=self._turns(batch),

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import LocalProtocolError
-from penstock.journal.offset_identity import ROLLBACK_CLOCK
-from penstock.journal.transaction_log import Marker
+from penstock.journal.markers import markers_in
 from penstock.sequence import Discards, Outcome, Place, Sequenced, sequence_batch
 from penstock.shuffle.parcels import ROLLBACK_SCHEMA, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from penstock.journal.transaction_log import Marker
     from penstock.sequence import ProducerState
     from penstock.shuffle.slice.events import HintIndex
     from penstock.shuffle.slice.reads import Forgotten, Int64s, Keys, Piece, Read
@@ -154,19 +154,12 @@ class Round:
         """The transaction markers among its rows."""
         outcomes, columns = self.sequenced.outcomes, self.columns
         for piece, start in zip(columns.pieces, columns.starts.tolist(), strict=False):
-            batch, read = piece.batch, piece.read
-            for row in sorted(batch.epochs):
-                if piece.begin <= row < piece.end:
-                    outcome = outcomes[start + row - piece.begin]
-                    yield Marker(
-                        read.known_as,
-                        read.binding.place,
-                        int(batch.producers[row]),
-                        int(batch.offsets[row]),
-                        batch.epochs[row],
-                        is_commit=int(batch.clocks[row]) > ROLLBACK_CLOCK,
-                        is_empty=bool(outcome == Outcome.ACK_EMPTY),
-                    )
+            if not piece.batch.epochs and not piece.batch.behind_lost:
+                continue
+            is_empty = outcomes[start : start + piece.rows] == Outcome.ACK_EMPTY
+            empty = frozenset((np.flatnonzero(is_empty) + piece.begin).tolist())
+            key = piece.read.known_as, piece.read.binding.place
+            yield from markers_in(piece.batch, piece.begin, piece.end, key, empty)
 
 
 class NamedJournals:

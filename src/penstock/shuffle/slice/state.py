@@ -14,6 +14,7 @@ from penstock.errors import LocalProtocolError, RemoteProtocolError
 from penstock.frontier import Frontier, reduce_all
 from penstock.ids import CLOCK_MAX
 from penstock.journal.offset_identity import READER, clock_of
+from penstock.journal.transaction_log import Marker
 from penstock.sequence import ProducerState
 from penstock.shuffle.marks import BEGINNING, Mark, MarkKind
 from penstock.shuffle.parcels import Stage
@@ -70,7 +71,6 @@ from penstock.watch.standing import Seen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.journal.transaction_log import Marker
     from penstock.routing import Assignment
     from penstock.shuffle.plan import BindingPlan
     from penstock.shuffle.slice.reads import Forgotten
@@ -321,6 +321,8 @@ class SliceState:
 
     def _cross(self, read: Read) -> None:
         read.cross_gap()
+        if read.binding.by_offset:
+            self._markers.append(Marker.lost(read.known_as, read.binding.place, read.offset))
         self._reach(read)
         self._forget_gapped(read)
         if read.unreported:

@@ -34,6 +34,7 @@ class TakenOver(Kafka):
 
     def __init__(self, random: Random, journals: list[str], writers: int) -> None:
         super().__init__(random, journals, writers)
+        self.repeats_markers = True
         self.taken_over: set[int] = set()
 
     def step(self) -> None:
@@ -49,11 +50,10 @@ class TakenOver(Kafka):
 class Telling(Slices):
     """As real Slices do, it tells which markers commit no rows."""
 
-    def report(
-        self, moves: dict[tuple[str, int], int], *, everything: bool = False
-    ) -> tuple[Frontier, list[Marker]]:
-        delta, markers = super().report(moves, everything=everything)
-        return delta, [replace(one, is_empty=self._is_empty(one)) for one in markers]
+    def markers(self, key: tuple[str, int], begin: int, end: int) -> list[Marker]:
+        return [
+            replace(one, is_empty=self._is_empty(one)) for one in super().markers(key, begin, end)
+        ]
 
     def _is_empty(self, marker: Marker) -> bool:
         rows = self.kafka.rows[marker.journal][: marker.offset]

@@ -20,6 +20,7 @@ from penstock.journal.offset_identity import clock_of, transactional
 from penstock.journal.transaction_log import Decided, Look, Marker
 from penstock.routing import assign
 from penstock.sequence import ProducerState
+from penstock.shuffle.session.log_matching import LogRead
 from penstock.shuffle.session.lost import RowsLostError
 from penstock.shuffle.session.state import (
     READS_MAX,
@@ -29,11 +30,9 @@ from penstock.shuffle.session.state import (
     ListingAdded,
     ListingDone,
     ListingRemoved,
-    LogRead,
     Looked,
     Progressed,
     ReadEnded,
-    ReadLog,
     RowsMissing,
     SessionEffect,
     SessionState,
@@ -53,6 +52,7 @@ PLAN = plan_of(
     binding(2, cohort=0),
 )
 TOPOLOGY = Topology(PLAN, {"orders": ORDERS}, assign([4, 7]))
+OF_SLICES = (StartRead, AllReadsStarted, AskProgress)
 SLICES = [(4, 0), (4, 1), (7, 0), (7, 1)]
 LISTERS = {0: (4, 0), 1: (7, 1), 2: (4, 0)}
 EU, US = "orders/region=eu/000", "orders/region=us/000"
@@ -294,7 +294,7 @@ def test_a_slice_that_opens_late_hears_everything_in_order(
     assert sorted((ask.member, ask.lane) for ask in asks) == SLICES
     assert sorted(read.read for read in reads) == list(range(5))
     for key in SLICES:
-        own = [effect for effect in heard if not isinstance(effect, CheckpointReady | ReadLog)]
+        own = [effect for effect in heard if isinstance(effect, OF_SLICES)]
         own = [effect for effect in own if (effect.member, effect.lane) == key]
         kinds = [type(effect) for effect in own if not isinstance(effect, AskProgress)]
         assert kinds == [StartRead] * (len(kinds) - 1) + [AllReadsStarted]

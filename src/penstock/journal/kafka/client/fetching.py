@@ -59,6 +59,8 @@ class Want:
     """The topic's, as it was when the read began; None: whatever has the name now."""
     bytes_max: int | None = None
     """None: as the settings have it."""
+    is_behind_lost: bool = False
+    """Rows right before `offset` are gone, and nobody was told yet."""
 
 
 @dataclass(frozen=True, slots=True)
