@@ -69,13 +69,16 @@ def _installed() -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as name:
         place = Path(name)
-        done = subprocess.run(
-            [maven, "-q", "-B", PLUGIN, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={place}"],
-            capture_output=True,
-            timeout=FETCH_SECONDS,
-            check=False,
-            cwd=place,
-        )
+        try:
+            done = subprocess.run(
+                [maven, "-q", "-B", PLUGIN, f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={place}"],
+                capture_output=True,
+                timeout=FETCH_SECONDS,
+                check=False,
+                cwd=place,
+            )
+        except subprocess.TimeoutExpired:
+            raise NoRegistryError("Maven did not get Apicurio in time") from None
         archives = list(place.glob("*.tar.gz"))
         if done.returncode != 0 or not archives:
             raise NoRegistryError("Maven did not get Apicurio")

@@ -27,8 +27,8 @@ def bank_server(port: ReservedPort) -> PostgresServer:
         wal_level="logical",
         listen_addresses="127.0.0.1",
         port=str(port.number),
-        # What a killed connector left is taken away at once.
-        wal_sender_timeout="2s",
+        # Soon enough for what a killed connector left, and late enough for one that is starved.
+        wal_sender_timeout="20s",
     )
 
 

@@ -25,9 +25,7 @@ DECIDED = ("PrepareCommit", "PrepareAbort")
 def committed(kafka: KafkaCluster, *topics: str) -> list[Message]:
     """All rows up to the last stable offset of each partition, in the order of offsets there."""
     wait_for_markers(kafka)
-    waiting = {
-        (topic, number) for topic in topics for number in range(len(kafka.topics.leaders(topic)))
-    }
+    waiting = {(topic, number) for topic in topics for number in led_partitions(kafka, topic)}
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -52,6 +50,14 @@ def committed(kafka: KafkaCluster, *topics: str) -> list[Message]:
     finally:
         consumer.close()
     return found
+
+
+def led_partitions(kafka: KafkaCluster, topic: str) -> list[int]:
+    """All partitions, once each of them has a leader: a broker that was paused leads none for a
+    moment, and a topic without leaders would pass for an empty one."""
+    known = kafka.topics.admin.list_topics(timeout=SECONDS_MAX).topics[topic].partitions
+    wait_until(lambda: len(kafka.topics.leaders(topic)) == len(known), "leaders", SECONDS_MAX)
+    return sorted(known)
 
 
 def states(kafka: KafkaCluster) -> dict[str, str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_SECONDS_MAX = 120.0
-NOTING_MS = 200
+NOTING_MS = 2_000
 """How often Connect notes how far it has come. By default it is a minute."""
 _STREAMING = "Processing messages"
 _TAIL_CHARACTERS = 4_000

@@ -85,6 +85,8 @@ def main(master: str, servers: str, topic: str, folder: Path) -> None:
     }
     spark = local_session("speculation", 2, **settings)
     spark.dataSource.register(DoublingSource)
+    # A Python worker that starts too late fails its task, which here Spark may try again.
+    spark.range(0, 4, 1, 4).mapInArrow(lambda batches: batches, "id BIGINT").collect()
     rows = folder / "rows"
     rows.mkdir()
     for place in range(2):

@@ -184,15 +184,17 @@ def _count(changes: Changes) -> int:
 def _is_all_there(changes: Changes) -> bool:
     if _count(changes) < len(changes.expected):
         return False
-    store = changes.store({"format": "json", "schema": "op STRING, after STRUCT<version: BIGINT>"})
+    columns = "op STRING, before STRUCT<id: BIGINT>, after STRUCT<version: BIGINT>"
+    store = changes.store({"format": "json", "schema": columns})
     try:
         rows = [row for name in changes.journals(store) for row in changes.rows(store, name)]
     finally:
         store.close()
     versions = {row["after"]["version"] for row in rows if row["after"] is not None}
-    deleted = sum(row["op"] == "d" for row in rows)
-    wanted = [version for *_, version in changes.expected]
-    return versions >= {one for one in wanted if one is not None} and deleted >= wanted.count(None)
+    deleted = {row["before"]["id"] for row in rows if row["op"] == "d"}
+    wanted = {version for *_, version in changes.expected if version is not None}
+    gone = {number for _, kind, number, _ in changes.expected if kind == "d"}
+    return versions >= wanted and deleted >= gone
 
 
 def test_each_change_is_there_once(changes: Changes) -> None:

@@ -199,7 +199,7 @@ def test_what_is_written_for_users_runs(
     [
         ("minOffsetsPerTrigger", "5", "trigger interval"),
         ("startingOffsets", "soon", "earliest"),
-        ("startingOffsets", '{"other": {"0": 1}}', "does not name"),
+        ("startingOffsets", '{"other": {"0": 1}}', "names other-0, which is not read"),
         ("kafka.auto.offset.reset", "latest", "startingOffsets"),
         ("kafka.isolation.level", "read_uncommitted", "aborted"),
         ("assign", '{"other": [0]}', "subscribe and assign"),

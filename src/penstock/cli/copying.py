@@ -19,16 +19,16 @@ import enum
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
 from penstock.cli.shuffle_run import EpochRun
 from penstock.ddl import schema_to_ddl
 from penstock.errors import ConfigurationError, PenstockError
+from penstock.formats.keys import KeyEncoder
 from penstock.frontier import encode_chunks
 from penstock.journal import Collection
-from penstock.journal.json_rows import documents_of
 from penstock.shuffle.parcels import fields_of
 from penstock.shuffle.resume import NOTHING, Epoch, find_resume, load_record
 from penstock.storage import Storage
@@ -241,17 +241,8 @@ class CopiedPart:
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not (self.to_topic and self.with_format) or KEY in rows.schema.names:
             return rows
-        return rows.append_column(KEY, _keys(rows, self.collection.key))
-
-
-def _keys(rows: pa.RecordBatch, columns: tuple[str, ...]) -> pa.Array[Any]:
-    """What the rows of a key have in common: its text, or a JSON object of several columns."""
-    if len(columns) == 1:
-        column = rows.column(columns[0])
-        return column if column.type == pa.binary() else column.cast(pa.string()).cast(pa.binary())
-    texts: Any = pa.array(documents_of(rows.select(list(columns))), pa.string())
-    found: pa.Array[Any] = texts.cast(pa.binary())
-    return found
+        keys = pa.schema([rows.schema.field(name) for name in self.collection.key])
+        return rows.append_column(KEY, KeyEncoder(keys).encode(rows))
 
 
 def made_for(source: Collection, key: tuple[str, ...]) -> Collection:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _VARINT_BYTES_MAX: Final = 10
 _DECIMAL_BYTES: Final = 16
-_NOTHING: Final = pa.scalar(b"", pa.binary())
 
 
 class AvroEncoder:
@@ -127,7 +126,7 @@ def _encoded(node: Node, column: Column, name: str) -> Column:
             return _repeated(counts, pairs)
         case Record():
             if not node.fields:
-                return pa.repeat(_NOTHING, len(column))
+                return _nothing(len(column))
             parts = [
                 _encoded(member.node, pc.struct_field(column, [place]), f"{name}.{member.name}")
                 for place, member in enumerate(node.fields)
@@ -157,7 +156,7 @@ def _union(node: Union, column: Column, name: str) -> Column:
 def _primitive(node: Primitive, column: Column, name: str) -> Column:
     match node.name:
         case "null":
-            return pa.repeat(_NOTHING, len(column))
+            return _nothing(len(column))
         case "boolean":
             truths = column.to_numpy(zero_copy_only=False).astype(np.uint8)
             return _matrix(truths.reshape(-1, 1))
@@ -256,3 +255,8 @@ def _ends(lengths: Numbers) -> Numbers:
 def _int64(column: Column) -> Numbers:
     whole = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
     return cast("Numbers", column.cast(whole).cast(pa.int64()).to_numpy())
+
+
+def _nothing(rows: int) -> Column:
+    """Made here and not at import: Arrow imports pandas for its first scalar."""
+    return pa.repeat(pa.scalar(b"", pa.binary()), rows)

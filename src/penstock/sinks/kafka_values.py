@@ -2,23 +2,20 @@
 
 All columns become the value, those of the key too, so that nothing is lost to whoever reads values.
 Only `_meta`, and a column `key` that no option speaks of, are no part of it: the first becomes
-headers, the second is Kafka's own key, as a read with a format gives it.
-
-A key of one column is its bytes, if that is STRING or BINARY, and its digits, if it is a whole
-number. Any other key is a JSON object of its columns. It is null if all of its columns are.
+headers, the second is Kafka's own key, as a read with a format gives it. What keys look like says
+formats/keys.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.columns import META
 from penstock.errors import ConfigurationError
-from penstock.formats.json_encode import JsonEncoder
+from penstock.formats.keys import BYTES, KeyEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.formats.writing import Written
 
 _KEY: Final = "key"
-_BYTES: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +58,22 @@ class ValueColumns:
         if not columns:
             raise ConfigurationError("the frame has no column that could become the value")
         self._value = values.written.encoder(pa.schema(columns))
-        keys = pa.schema([frame.field(name) for name in self._keys()])
+        names = (_KEY,) if self._own_key else values.key
+        keys = pa.schema([frame.field(name) for name in names])
         for field in keys:
             _check_key(field, is_own=self._own_key)
-        self._document = JsonEncoder(keys)
+        self._keys_of = KeyEncoder(keys)
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         value = self._value.encode(rows.select(in_value(rows.schema.names, self._key)))
-        columns: dict[str, Any] = {"key": self._key_of(rows), "value": value}
+        columns: dict[str, Any] = {"key": self._keys_of.encode(rows), "value": value}
         if META in rows.schema.names:
             columns[META] = rows.column(META)
         return pa.record_batch(columns)
 
-    def _keys(self) -> tuple[str, ...]:
-        return (_KEY,) if self._own_key else self._key
-
-    def _key_of(self, rows: pa.RecordBatch) -> pa.Array[Any]:
-        names = self._keys()
-        if not names:
-            return pa.nulls(rows.num_rows, pa.binary())
-        columns = [rows.column(name) for name in names]
-        kind = columns[0].type
-        if len(names) == 1 and (kind in _BYTES or pa.types.is_signed_integer(kind)):
-            whole: Any = columns[0]
-            return cast(
-                "pa.Array[Any]",
-                (whole if kind in _BYTES else whole.cast(pa.string())).cast(pa.binary()),
-            )
-        documents: Any = self._document.encode(rows.select(list(names)))
-        there: Any = columns[0].is_valid()
-        for column in columns[1:]:
-            there = pc.or_(there, column.is_valid())
-        return cast("pa.Array[Any]", pc.if_else(there, documents, pa.scalar(None, pa.binary())))
-
 
 def _check_key(field: pa.Field[Any], *, is_own: bool) -> None:
-    if is_own and field.type not in _BYTES:
+    if is_own and field.type not in BYTES:
         raise ConfigurationError(
             f"column 'key' is {field.type} in the frame, and as Kafka's own key must be STRING or "
             "BINARY: cast it in the query, or say .option('key', 'key'): then it is part of the "

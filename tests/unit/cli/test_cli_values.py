@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli.infer import infer_schema
+from penstock.cli.outputs import encoded_columns, encoder
 from penstock.cli.sources import Columns, RawRows, RefusedRowsError, Source
 from penstock.cli.values import to_arrow
 from penstock.ddl import schema_from_ddl, schema_to_ddl
 from penstock.errors import ConfigurationError
-from penstock.journal.json_rows import encoded_columns, encoder
 
 UTC = datetime.UTC
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.journal.json_rows import encoded_columns, encoder
+from penstock.cli.outputs import encoded_columns, encoder
 
 if TYPE_CHECKING:
     import pyarrow as pa

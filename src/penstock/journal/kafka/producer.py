@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from penstock.journal.kafka.client.producing import Sendable
     from penstock.journal.kafka.producer_settings import ProducerSettings
-    from penstock.journal.kafka.written import Written
+    from penstock.journal.kafka.written import TopicRows
     from penstock.journal.rows import Rows
     from penstock.journal.store import ReadableStore
 
@@ -76,7 +76,7 @@ class KafkaProducer(StoreProducer):
         store: ReadableStore,
         settings: ProducerSettings,
         name: str | None,
-        shaped: Callable[[str, Rows], Written],
+        shaped: Callable[[str, Rows], TopicRows],
     ) -> None:
         """`shaped` makes records of a collection's rows."""
         self.name = name
@@ -104,7 +104,7 @@ class KafkaProducer(StoreProducer):
         store: ReadableStore,
         settings: ProducerSettings,
         name: str | None,
-        shaped: Callable[[str, Rows], Written],
+        shaped: Callable[[str, Rows], TopicRows],
     ) -> KafkaProducer:
         if name is not None:
             check_position(name, "")

@@ -114,6 +114,7 @@ class FormatShape(_OfValues):
     def __init__(self, options: ValueOptions) -> None:
         super().__init__(options)
         values = self._format.schema
+        self.value_columns: tuple[str, ...] = tuple(values.names)
         beside = [] if KEY in values.names else [pa.field(KEY, pa.binary())]
         self.schema = pa.schema([*values, *beside])
         self.key = (KEY,)

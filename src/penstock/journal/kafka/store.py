@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from penstock.journal.kafka.identities import Named
     from penstock.journal.kafka.log import Read
     from penstock.journal.kafka.records.columns import Decoded
-    from penstock.journal.kafka.written import Written
+    from penstock.journal.kafka.written import TopicRows
     from penstock.journal.rows import Rows
     from penstock.journal.store import JournalBatch, Silence
     from penstock.journal.transaction_log import TransactionLog
@@ -210,7 +210,7 @@ class KafkaStore(ProducingStore):
         options = {**self._given.options, **self._producer_options}
         return KafkaProducer.open(self, producer_settings(options), name, self._written)
 
-    def _written(self, collection: str, rows: Rows) -> Written:
+    def _written(self, collection: str, rows: Rows) -> TopicRows:
         if collection not in self._known_to_write:
             self._check(collection)
             self._known_to_write.add(collection)

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from penstock.ddl import schema_from_ddl
 from penstock.errors import ConfigurationError
-from penstock.formats import Encoding
+from penstock.formats import Encoding, Written
 from penstock.journal.errors import BadRowsError
-from penstock.journal.json_rows import documents_of
 from penstock.journal.kafka.records.encoding import Rows as Records
 from penstock.journal.kafka.records.encoding import encoded_headers
 from penstock.journal.kafka.shapes import KEY, FormatShape, pinned_options
@@ -39,7 +38,7 @@ _READ: Final = schema_from_ddl("topic STRING, offset BIGINT, timestampType INT")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TopicRows:
     """What is written to a topic at once."""
 
     topic: str
@@ -48,14 +47,14 @@ class Written:
     """That users chose; null where the key decides."""
 
 
-def written(collection: str, subscription: Subscription, rows: Rows) -> Written:
+def written(collection: str, subscription: Subscription, rows: Rows) -> TopicRows:
     """The rows as records. BadRowsError if they do not fit."""
     topic = _topic(collection, subscription)
     options = pinned_options(subscription.values)
     if options is None:
         batch = conform_to(topic, pa.schema([*RAW, *_READ]), rows)
         headers = batch.column("headers")
-        return Written(
+        return TopicRows(
             topic,
             Records(
                 batch.column("key"),
@@ -65,18 +64,22 @@ def written(collection: str, subscription: Subscription, rows: Rows) -> Written:
             ),
             batch.column("partition"),
         )
-    if options.encoding is not Encoding.JSON:
+    if options.encoding is Encoding.DEBEZIUM or options.registry is not None:
         raise ConfigurationError(
-            f"topic {topic!r}: values can be written as json or as they are (raw), and not as "
-            f"{options.encoding.value}; encode them, and write them raw"
+            f"topic {topic!r}: a producer writes json, avro or protobuf by a schema that is given, "
+            "or values as they are (raw); debezium's envelopes and schemas of a registry it only "
+            "reads. Encode them, and write them raw"
         )
-    columns = schema_from_ddl(options.schema)
-    batch = conform_to(topic, FormatShape(options).schema, rows)
+    shape = FormatShape(options)
+    batch = conform_to(topic, shape.schema, rows)
+    columns = pa.schema([shape.schema.field(name) for name in shape.value_columns])
     keys: Any = pa.nulls(batch.num_rows, pa.binary())
     if KEY not in columns.names:  # it is Kafka's own, beside those of the value
         keys = batch.column(KEY)
-    documents: Any = pa.array(documents_of(batch.select(columns.names)), pa.string())
-    return Written(topic, Records(keys, documents.cast(pa.binary())), None)
+    encoder = Written(
+        options.encoding, options.schema, options.referenced, options.message
+    ).encoder(columns)
+    return TopicRows(topic, Records(keys, encoder.encode(batch.select(columns.names))), None)
 
 
 def _topic(collection: str, subscription: Subscription) -> str:

@@ -11,13 +11,20 @@ import sys
 
 from penstock.testing.kafka.archive import archive, writing_options
 from penstock.testing.kafka.cluster import HEAP, KafkaCluster
-from penstock.testing.kafka.jars import KafkaUnavailableError, kafka_jars, say, spark_kafka_jars
+from penstock.testing.kafka.jars import (
+    KafkaUnavailableError,
+    debezium_jars,
+    kafka_jars,
+    say,
+    spark_kafka_jars,
+)
 from penstock.testing.kafka.machine import BRIEF
 
 
 def prepare() -> None:
     kafka_jars()
     spark_kafka_jars()
+    debezium_jars()
     if not archive().exists():
         _write_archive()
 

@@ -38,6 +38,8 @@ SMALL: Final = {
     "num.network.threads": "2",
     "num.io.threads": "4",
     "background.threads": "2",
+    # Tests write rows of any time: by default those of last week would be dropped meanwhile.
+    "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "3",
     "share.coordinator.state.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "3",
