@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.simulation.choices import Menu, evenly, seldom
+from penstock.ids import Kind
+from tests.simulation.choices import Choices, Menu, evenly, seldom
 from tests.simulation.seeds import Seeds
-from tests.simulation_shuffle import cluster, losses
+from tests.simulation.world import World
+from tests.simulation_shuffle import cluster, losses, writers
+from tests.simulation_shuffle.journals import Journals
 from tests.simulation_shuffle.run import run
 from tests.simulation_shuffle.shrink import shrink
+from tests.simulation_shuffle.writers import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.simulation_shuffle.journals import Journal, Row, Transaction
 
 FEW: Final = 150
 SEED_COUNT: Final = 2000
@@ -85,8 +94,55 @@ def test_the_rules_hold_where_journals_go_while_all_is_down(
     monkeypatch.setattr(losses, "_GO", seldom(1000))
     monkeypatch.setattr(losses, "_GONE_WHILE_DOWN", seldom(500))
     monkeypatch.setattr(cluster, "_LOST", Menu((12, "none"), (1, "one")))
-    often = {"spans left": 0.1}
+    often = {"spans left": 0.05}
     Seeds("tests.simulation_shuffle", run, shrink, often).check_rules(range(60))
+
+
+class WatchedJournals(Journals):
+    """Looks for a transaction's documents in all its journals when one of them acknowledges it."""
+
+    def __init__(self, collections: str) -> None:
+        super().__init__(collections)
+        self.acknowledged: set[tuple[str, int, int]] = set()
+
+    def append(self, name: str, rows: Sequence[Row]) -> Journal:
+        for decided in self.transactions:
+            is_acknowledged = any(
+                row.hints and (row.producer, row.clock) == (decided.producer, decided.clock)
+                for row in rows
+            )
+            acknowledged = (name, decided.producer, decided.clock)
+            if is_acknowledged and acknowledged not in self.acknowledged:  # no repetition
+                self.acknowledged.add(acknowledged)
+                for home in decided.homes:
+                    assert not _unseen(self.all[home], decided), decided
+        return super().append(name, rows)
+
+
+def _unseen(journal: Journal, decided: Transaction) -> list[Row]:
+    return [
+        row
+        for row in journal.rows[journal.head :]
+        if row.kind is Kind.CONTINUE
+        and row.producer == decided.producer
+        and row.clock < decided.clock
+    ]
+
+
+def test_documents_can_be_read_before_anything_acknowledges_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it is with real journals, and the shuffle relies on it, however late rows are seen."""
+    monkeypatch.setattr(writers, "_LAGS", evenly(0.0, 3.0))
+    acknowledged = 0
+    for seed in range(20):
+        world, journals = World(Choices(seed)), WatchedJournals("ab")
+        places = [f"{name}/part={part}/000" for name in "ab" for part in range(2)]
+        for number in range(2):
+            Writer(world, journals, f"w{number}", places)
+        world.run(3.0)
+        acknowledged += len(journals.acknowledged)
+    assert acknowledged > 50
 
 
 @pytest.mark.slow

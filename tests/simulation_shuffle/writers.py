@@ -78,8 +78,7 @@ class Writer:
             self._settle(life, commit=life is self._life)
         for place in self._places.options:
             if place in self._journals.by_name:
-                journal = self._journals.by_name[place]
-                journal.head = len(journal.rows)
+                _show_all(self._journals.by_name[place])
 
     def _choose(self, what: str, menu: Menu[OptionT]) -> OptionT:
         return self._world.choices.choose(f"{self.name} {what}", menu)
@@ -147,6 +146,8 @@ class Writer:
         life.unacknowledged = sorted(life.touched)
         names = tuple(life.unacknowledged)
         homes = tuple(life.touched[name] for name in names)
+        for home in homes:  # as a commit does: its documents are durable before it is decided
+            _show_all(self._journals.all[home])
         life.decided = Transaction(life.producer, self._tick(life), names, homes)
         life.touched = {}
         self._journals.transactions.append(life.decided)
@@ -209,12 +210,12 @@ class Writer:
         if self._world.trace is not None:
             shown = ", ".join(f"{row.kind.name} {row.value} {row.clock % 10**9}" for row in rows)
             self._world.tell(self.name, f"{life.producer >> 16 & 255} writes {name}: {shown}")
-        self._world.post(self._lags[name], lambda: _show(journal, len(journal.rows)))
+        self._world.post(self._lags[name], lambda: _show_all(journal))
         return journal
 
 
-def _show(journal: Journal, head: int) -> None:
-    journal.head = max(journal.head, head)
+def _show_all(journal: Journal) -> None:
+    journal.head = len(journal.rows)
 
 
 def _is_duplicate(row: Row, state: tuple[int, int]) -> bool:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from penstock.errors import CommitFailedError, CommitStateUnknownError, LocalProtocolError
 from penstock.journal import Collection, OpenStore, open_store
+from penstock.journal import transaction as transaction_module
 from penstock.journal.cut import take_cut
 from penstock.journal.documents import read_documents
 from penstock.journal.errors import AppendFailedError, ProducerFencedError
 from penstock.journal.file import durable as durable_module
 from penstock.journal.file import journal as journal_module
+from penstock.journal.transaction import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +144,26 @@ def test_a_disk_that_does_not_sync_the_documents_rolls_back(
                 transaction.commit()
     store.recover()
     assert all(1 not in ids for ids in seen(store).values())
+
+
+@pytest.mark.parametrize("durability", ["synced", "buffered"])
+def test_all_documents_can_be_read_before_anything_acknowledges_them(
+    durability: Literal["synced", "buffered"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shuffle relies on it: where it then finds none, the journal was made anew."""
+    store = open_store(tmp_path, durability=durability)
+    for name in NAMES:
+        store.create(Collection.define(name, "id BIGINT NOT NULL", "id"))
+    heads: list[list[int]] = []
+
+    def look(step: Step) -> None:
+        if step is Step.DECIDED:
+            heads.append([store.probe(f"{name}/000").write_head for name in NAMES])
+
+    monkeypatch.setattr(transaction_module, "reached", look)
+    with store.producer() as producer:
+        opened(producer).commit()
+    assert heads == [[1, 1, 1]]
 
 
 def test_a_rollback_that_fails_is_left_to_recovery(
