@@ -207,7 +207,9 @@ def _null_where_empty(lists: Any) -> pa.Array[Any]:
     """As Spark's Kafka source has it: a row without headers has no list at all."""
     ends = lists.offsets.to_numpy()
     empty: Any = pa.array(ends[1:] == ends[:-1])
-    found: pa.Array[Any] = pa.ListArray.from_arrays(lists.offsets, lists.values, mask=empty)
+    # Arrow takes a mask only with offsets of an array's own: those of a slice begin elsewhere.
+    own = pa.array(ends - ends[0], pa.int32())
+    found: pa.Array[Any] = pa.ListArray.from_arrays(own, lists.flatten(), mask=empty)
     return found
 
 
