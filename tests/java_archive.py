@@ -19,8 +19,8 @@ from penstock.spark import local_session
 
 ARCHIVE: Final = Path(sys.prefix) / "penstock-tests.jsa"
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-"""Tests are over before Java's second compiler pays for itself. Without that one Java reserves 48 MB
-for compiled code; a worker's Spark, which many files of tests share, fills them and dies of it."""
+"""Tests are over before Java's second compiler pays for itself. Without it Java reserves 48 MB for
+compiled code; the Spark that many files of tests share fills them, and dies of it."""
 _QUIET: Final = "-Xlog:disable"
 """An archive of another Java, or of other jars, is not used; no test wants to read about it."""
 
