@@ -153,7 +153,7 @@ def test_a_transaction_that_takes_too_long_is_ended_by_its_coordinator(loading: 
 def test_a_lost_answer_to_a_commit_is_a_doubt_that_the_position_resolves(
     loading: Loading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"delivery.timeout.ms": "8000", "request.timeout.ms": "2000"}
+    options = {"delivery.timeout.ms": "2500", "request.timeout.ms": "1000"}
     loading.load(1)
     with loading.open(**options) as store:
         producer = store.producer(loading.name)
@@ -179,7 +179,7 @@ def test_a_lost_answer_to_a_commit_is_a_doubt_that_the_position_resolves(
 
 
 def test_a_refused_row_spoils_nothing_and_a_lost_broker_is_told(loading: Loading) -> None:
-    options = {"delivery.timeout.ms": "8000", "request.timeout.ms": "2000"}
+    options = {"delivery.timeout.ms": "2500", "request.timeout.ms": "1000"}
     with loading.open(**options) as store, store.producer(loading.name) as producer:
         with producer.transaction() as transaction:
             with pytest.raises(RecordsTooLargeError, match="a row is larger"):
