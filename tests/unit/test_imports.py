@@ -165,6 +165,7 @@ PARTS: dict[str, tuple[set[str], set[str]]] = {
             "sealed",
             "sequence",
             "journal",
+            "formats",
             "frontier",
             "shuffle",
             "storage",
